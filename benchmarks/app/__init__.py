@@ -1,0 +1,1 @@
+"""The Django app whose one handler is measured."""

@@ -1,0 +1,86 @@
+"""The one setting, `GNL`: a dict whose keys and defaults are the fields of `Settings`.
+
+Read with `conf.settings()`; a changed setting (override_settings) is seen at once. An unknown key
+or a value of the wrong form is refused when the settings are read, so a typo never passes silently.
+"""
+
+from dataclasses import dataclass, fields
+from functools import cache
+from typing import Any
+
+from django.conf import settings as django_settings
+from django.core.exceptions import ImproperlyConfigured
+from django.core.signals import setting_changed
+
+DEFAULT_REDACT_KEYS = (
+    r"password|passwd|secret|token|authorization|cookie|api[_-]?key|access[_-]?key"
+    r"|private[_-]?key|credential|session"
+)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Every key of `GNL` with its default."""
+
+    #: Database alias in which jobs live when a call names none.
+    DATABASE: str = "default"
+    #: Largest payload, in bytes of its stored JSON text.
+    PAYLOAD_MAX_BYTES: int = 1_048_576
+    #: Largest stored result, in bytes of its JSON text; a larger one leaves a note (R37).
+    RESULT_MAX_BYTES: int = 65_536
+    #: Attempts of a kind that names no number.
+    MAX_ATTEMPTS: int = 5
+    #: Seconds a claim lasts unless it is renewed (every third of it).
+    TTL: float = 30
+    #: Seconds between two looks of an idle worker, at first ..
+    POLL: float = 0.2
+    #: .. and at most, doubling while nothing is found.
+    MAX_POLL: float = 6.4
+    #: Handlers that run at the same time in one worker.
+    CONCURRENCY: int = 10
+    #: Seconds a pass waits for running handlers so that their outcomes share a transaction (R10).
+    LINGER: float = 0.001
+    #: Prepared statements on a worker's control connection (PostgreSQL); turns itself off
+    #: behind a pooler that cannot keep them (R51).
+    PREPARE: bool = True
+    #: Arms fail points, together with the environment variable GNL_FAILPOINTS. Tests only.
+    FAILPOINTS: bool = False
+    #: Object keys whose values the admin hides: a case-insensitive pattern searched in keys.
+    REDACT_KEYS: str = DEFAULT_REDACT_KEYS
+    #: Dotted path of `fn(kind, value) -> value`, called after the pattern; None = none.
+    REDACT: str | None = None
+
+
+@cache
+def settings() -> Settings:
+    """Return the settings in force. Raises ImproperlyConfigured for an unknown or wrong key."""
+    given: dict[str, Any] = getattr(django_settings, "GNL", {})
+    known = {field.name: field for field in fields(Settings)}
+    for name, value in given.items():
+        if name not in known:
+            raise ImproperlyConfigured(
+                f"GNL has no key {name!r}; it knows {', '.join(sorted(known))}"
+            )
+        _check(name, value, known[name].default)
+    return Settings(**given)
+
+
+def _check(name: str, value: Any, default: Any) -> None:
+    if default is None or isinstance(default, str):
+        good = isinstance(value, str) or (value is None and default is None)
+    elif isinstance(default, bool):
+        good = isinstance(value, bool)
+    elif isinstance(default, int) and name != "TTL":
+        good = isinstance(value, int) and not isinstance(value, bool) and value > 0
+    else:
+        good = isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0
+    if not good:
+        raise ImproperlyConfigured(f"GNL[{name!r}] = {value!r} is not of the form of {default!r}")
+
+
+def _forget(*, setting: str, **_: Any) -> None:
+    if setting == "GNL":
+        settings.cache_clear()
+
+
+setting_changed.connect(_forget, dispatch_uid="gnl_django.conf")

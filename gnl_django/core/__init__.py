@@ -1,0 +1,1 @@
+"""The ground floor: clock, database dialects, leases, loop, pool, payloads, registry."""

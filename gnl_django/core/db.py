@@ -1,0 +1,217 @@
+"""What differs between the databases, transactions of ours, and what an error means.
+
+Used by every store. A question about a vendor is one flag of `Dialect`; an error is classified by
+SQLSTATE or error number, never by the class that Django or the driver chose (queue.md R12, R52).
+"""
+
+import logging
+import random
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Any, TypeVar
+
+from django.db import connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from gnl_django.core import clock
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+TRANSIENT_TRIES = 3
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """Answers about one vendor, each a plain flag."""
+
+    #: A statement may hand back what it changed.
+    returning: bool
+    #: One transaction may settle and claim without a round trip between (PostgreSQL's pipeline).
+    pipeline: bool
+    #: One writer at a time: whoever will write says so when the transaction begins.
+    single_writer: bool
+    #: Look with a plain read before locking: a lock taken for nothing would stop others.
+    look_first: bool
+
+
+DIALECTS = {
+    "postgresql": Dialect(returning=True, pipeline=True, single_writer=False, look_first=False),
+    "mysql": Dialect(returning=False, pipeline=False, single_writer=False, look_first=True),
+    "sqlite": Dialect(returning=True, pipeline=False, single_writer=True, look_first=True),
+}
+
+
+class Fault(Enum):
+    """What an error of the database asks of us."""
+
+    TRANSIENT = "transient"  # the whole transaction again, at most three times
+    CONNECTION = "connection"  # close, back off, connect again
+    UNAVAILABLE = "unavailable"  # no space or read-only: back off and say so
+    DATA = "data"  # the row's or the caller's fault
+    OTHER = "other"
+
+
+_SQLSTATES = {
+    **dict.fromkeys(("40001", "40P01", "55P03", "57014"), Fault.TRANSIENT),
+    **dict.fromkeys(("57P01", "57P02", "57P03", "25P03", "57P05"), Fault.CONNECTION),
+    **dict.fromkeys(("53100", "25006"), Fault.UNAVAILABLE),
+    "53300": Fault.CONNECTION,
+}
+_MYSQL = {
+    **dict.fromkeys((1213, 1205, 3024, 1969), Fault.TRANSIENT),
+    **dict.fromkeys((2002, 2003, 2006, 2013, 1053, 4031, 1040, 1927), Fault.CONNECTION),
+    **dict.fromkeys((1114, 1290, 1021, 1836), Fault.UNAVAILABLE),
+    **dict.fromkeys((1406, 1062, 1048, 1264, 1366, 3819, 4025), Fault.DATA),
+}
+_SQLITE = {
+    5: Fault.TRANSIENT,  # BUSY
+    6: Fault.TRANSIENT,  # LOCKED
+    13: Fault.UNAVAILABLE,  # FULL
+    8: Fault.UNAVAILABLE,  # READONLY
+    14: Fault.CONNECTION,  # CANTOPEN
+    19: Fault.DATA,  # CONSTRAINT
+}
+
+
+def fault_of(error: BaseException) -> Fault:
+    """Return what `error`, or the driver's error it wraps, asks of us."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if (fault := _driver_fault(seen)) is not None:
+            return fault
+        seen = seen.__cause__ or seen.__context__
+    return Fault.OTHER
+
+
+def _driver_fault(error: BaseException) -> Fault | None:
+    module = type(error).__module__
+    if module.startswith("psycopg"):
+        sqlstate = getattr(error, "sqlstate", None)
+        if sqlstate is None:
+            # psycopg raises OperationalError without a state when the connection is gone.
+            gone = type(error).__name__ in {"OperationalError", "ConnectionTimeout", "PoolTimeout"}
+            return Fault.CONNECTION if gone else None
+        if sqlstate in _SQLSTATES:
+            return _SQLSTATES[sqlstate]
+        by_class = {"08": Fault.CONNECTION, "22": Fault.DATA, "23": Fault.DATA}
+        return by_class.get(sqlstate[:2], Fault.OTHER)
+    if module.startswith("MySQLdb"):
+        code = error.args[0] if error.args else None
+        if code in {0, ""}:  # "(0, '')": the client library has lost its connection
+            return Fault.CONNECTION
+        return _MYSQL.get(code, Fault.OTHER) if isinstance(code, int) else None
+    code = getattr(error, "sqlite_errorcode", None)
+    return None if code is None else _SQLITE.get(code & 0xFF, Fault.OTHER)
+
+
+def dialect(connection: BaseDatabaseWrapper) -> Dialect:
+    """Return the flags of the connection's vendor."""
+    return DIALECTS[connection.vendor]
+
+
+@contextmanager
+def own_transaction(connection: BaseDatabaseWrapper) -> Iterator[None]:
+    """A short transaction of ours, READ COMMITTED; a savepoint inside the caller's (R52).
+
+    On SQLite it takes the write lock when it begins, so that it can wait for it: a transaction that
+    read first and writes later fails at once when another wrote between.
+    """
+    if connection.in_atomic_block:
+        with transaction.atomic(using=connection.alias):
+            yield
+        return
+    connection.ensure_connection()
+    if connection.vendor == "sqlite":
+        wrapper: Any = connection
+        before, wrapper.transaction_mode = wrapper.transaction_mode, "IMMEDIATE"
+        try:
+            with transaction.atomic(using=connection.alias):
+                yield
+        finally:
+            wrapper.transaction_mode = before
+        return
+    strict = strict_isolation(connection)
+    if strict and connection.vendor == "mysql":
+        with connection.cursor() as cursor:
+            cursor.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
+    with transaction.atomic(using=connection.alias):
+        if strict and connection.vendor == "postgresql":
+            with connection.cursor() as cursor:
+                cursor.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
+        yield
+
+
+def strict_isolation(connection: BaseDatabaseWrapper) -> bool:
+    """Tell whether the session's default is stricter than READ COMMITTED; asked once a session."""
+    connection.ensure_connection()
+    raw = connection.connection
+    wrapper: Any = connection
+    known = getattr(wrapper, "_gnl_isolation", None)
+    if known is not None and known[0] is raw:
+        return bool(known[1])
+    ask = {
+        "postgresql": "SHOW default_transaction_isolation",
+        "mysql": "SELECT @@SESSION.transaction_isolation"
+        if getattr(connection, "mysql_is_mariadb", False) is False
+        else "SELECT @@SESSION.tx_isolation",
+    }.get(connection.vendor)
+    strict = False
+    if ask is not None:
+        with connection.cursor() as cursor:
+            cursor.execute(ask)
+            level = cursor.fetchone()[0].lower().replace("-", " ")
+        strict = level not in {"read committed", "read uncommitted"}
+        strict = strict or _set_by_options(connection)
+    wrapper._gnl_isolation = (raw, strict)
+    return strict
+
+
+def _set_by_options(connection: BaseDatabaseWrapper) -> bool:
+    # On PostgreSQL Django's own option rides on each BEGIN, where SHOW does not see it.
+    level = getattr(connection, "isolation_level", None)
+    return connection.vendor == "postgresql" and level is not None and int(level) > 2
+
+
+def now(using: str) -> datetime:
+    """Return the database's present instant, aware, in UTC; one statement on alias `using`."""
+    connection = connections[using]
+    utc = " AT TIME ZONE 'UTC'" if connection.vendor == "postgresql" else ""
+    with connection.cursor() as cursor:
+        cursor.execute(clock.render(f"SELECT {{now}}{utc}", connection.vendor), [])
+        value: datetime | str = cursor.fetchone()[0]
+    moment = datetime.fromisoformat(value) if isinstance(value, str) else value
+    return moment.replace(tzinfo=UTC)
+
+
+def retrying(connection: BaseDatabaseWrapper, work: Callable[[], T]) -> T:
+    """Run `work` (one whole transaction) again, at most three times, on a transient error.
+
+    Inside a caller's atomic block it runs once: there the whole of the caller's work would have to
+    be repeated, which only the caller can do.
+    """
+    if connection.in_atomic_block:
+        return work()
+    for attempt in range(1, TRANSIENT_TRIES + 1):
+        try:
+            return work()
+        except Exception as error:
+            if attempt == TRANSIENT_TRIES or fault_of(error) is not Fault.TRANSIENT:
+                raise
+            logger.info("Transient database error, trying again: %s", type(error).__name__)
+            threading.Event().wait(random.uniform(0.005, 0.05) * attempt)  # noqa: S311 - jitter
+    raise AssertionError("unreachable")
+
+
+def reconnect(using: str) -> None:
+    """Drop this thread's connection after an error, so that the next statement opens a new one."""
+    connection = connections[using]
+    if not connection.in_atomic_block:
+        try:
+            connection.close()
+        except Exception:  # noqa: BLE001 - closing what is broken may fail in any way
+            connection.connection = None

@@ -1,0 +1,150 @@
+"""One thread that keeps every lease of a process alive and tells what was lost.
+
+Started by a worker (later also by consumers and runs). It never runs users' code other than the
+`on_revoke` callbacks, holds a database connection of its own and outlives every error.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from enum import Enum
+from time import monotonic
+
+from gnl_django.core.db import reconnect
+from gnl_django.core.leases import FAILURES_TO_LOSE, RENEWALS_PER_TTL, Lease, margin
+
+logger = logging.getLogger(__name__)
+
+
+class Verdict(Enum):
+    """What the database said of one lease."""
+
+    RENEWED = "renewed"
+    CANCELED = "canceled"  # renewed, and somebody asks the holder to stop
+    LOCKED = "locked"  # still ours, but another transaction holds the row: ask again soon
+    GONE = "gone"
+
+
+Renew = Callable[[Sequence[Lease]], Sequence[tuple[Lease, Verdict]]]
+
+
+class Heartbeat:
+    """Renews what is held every third of `ttl` seconds (queue.md R25, R26)."""
+
+    def __init__(self, renew: Renew, *, ttl: float, using: str, name: str) -> None:
+        self._renew = renew
+        self._ttl = ttl
+        self._using = using
+        self._name = name
+        self._held: dict[tuple[int, str], Lease] = {}
+        self._lock = threading.Lock()
+        self._poke = threading.Event()
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+        self._next_beat = 0.0
+        self._next_look = 0.0
+
+    def hold(self, leases: Sequence[Lease]) -> None:
+        """Keep `leases` alive from now on."""
+        with self._lock:
+            self._held.update({(lease.id, lease.token): lease for lease in leases})
+
+    def drop(self, leases: Sequence[Lease]) -> None:
+        """Stop renewing `leases`: they were settled, released or lost."""
+        with self._lock:
+            for lease in leases:
+                self._held.pop((lease.id, lease.token), None)
+
+    def held(self) -> list[Lease]:
+        """Return what is held, by id: batches lock rows in one order."""
+        with self._lock:
+            return [self._held[key] for key in sorted(self._held)]
+
+    def time_limit(self, lease: Lease, longest: float | None) -> None:
+        """Revoke `lease` with "timeout" when `longest` seconds have passed from now."""
+        lease.hold_for(longest)
+        if lease.hold_until is not None and lease.hold_until < self._next_look:
+            self._poke.set()
+
+    def start(self) -> None:
+        """Start the thread, if it does not run."""
+        if self._thread is None:
+            self._stopping = False
+            self._next_beat = monotonic() + self._ttl / RENEWALS_PER_TTL
+            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread and wait for it."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._stopping = True
+            self._poke.set()
+            thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping:
+            try:
+                self._poke.clear()
+                self._look_at_clocks()
+                if monotonic() >= self._next_beat:
+                    self.beat()
+                self._next_look = self._earliest()
+                self._poke.wait(max(0.0, self._next_look - monotonic()))
+            except Exception:
+                logger.exception("Heartbeat of %s failed and goes on", self._name)
+        reconnect(self._using)
+
+    def _earliest(self) -> float:
+        moments = [self._next_beat]
+        for lease in self.held():
+            moments.append(lease.gives_up_at(self._ttl))
+            if lease.hold_until is not None and not lease.signal.revoked:
+                moments.append(lease.hold_until)
+        return min(moments)
+
+    def _look_at_clocks(self) -> None:
+        now = monotonic()
+        for lease in self.held():
+            if now >= lease.gives_up_at(self._ttl):
+                self._lose(lease)
+            elif lease.hold_until is not None and now >= lease.hold_until:
+                lease.signal.revoke("timeout")
+
+    def beat(self) -> None:
+        """Renew everything held, in one statement, and pass on what the database answered."""
+        started = monotonic()
+        self._next_beat = started + self._ttl / RENEWALS_PER_TTL
+        held = self.held()
+        if not held:
+            return
+        try:
+            verdicts = self._renew(held)
+        except Exception as error:  # noqa: BLE001 - a failed renewal is an event of its own (R26)
+            logger.warning("Renewal of %d leases failed: %s", len(held), type(error).__name__)
+            reconnect(self._using)
+            for lease in held:
+                lease.failures += 1
+                if lease.failures >= FAILURES_TO_LOSE:
+                    self._lose(lease)
+            return
+        for lease, verdict in verdicts:
+            self._take(lease, verdict, started)
+
+    def _take(self, lease: Lease, verdict: Verdict, started: float) -> None:
+        if verdict is Verdict.GONE:
+            self._lose(lease)
+        elif verdict is Verdict.LOCKED:
+            self._next_beat = min(self._next_beat, started + margin(self._ttl))
+        else:
+            lease.good_at = started
+            lease.failures = 0
+            if verdict is Verdict.CANCELED:
+                lease.signal.revoke("canceled")
+
+    def _lose(self, lease: Lease) -> None:
+        # A lease that was settled meanwhile is no longer held, and not lost either.
+        with self._lock:
+            held = self._held.pop((lease.id, lease.token), None)
+        if held is not None:
+            lease.signal.revoke("lease-lost")

@@ -1,0 +1,55 @@
+"""Giving jobs back: what a worker does with handlers that outlast its stop (queue.md R44-R46).
+
+Called by `Worker.stop` once the control thread has ended, so that nobody else settles these jobs.
+"""
+
+import logging
+from threading import Event
+from time import monotonic
+
+from gnl_django.core.heartbeat import Heartbeat
+from gnl_django.queue import outcomes
+from gnl_django.queue.finals import announce
+from gnl_django.queue.metrics import Ledger
+from gnl_django.queue.models import FINAL
+from gnl_django.queue.settling import Roster, counters_of
+from gnl_django.queue.store.base import Store
+
+logger = logging.getLogger(__name__)
+
+PATIENCE = 3.0
+LOCKED_WAIT = 0.1
+
+
+def give_back(
+    roster: Roster, ledger: Ledger, heartbeat: Heartbeat, store: Store, *, notice: float
+) -> None:
+    """Revoke what runs, wait `notice` seconds for handlers to see it, release the jobs.
+
+    An outcome that was known before is written instead: its work is done. A row that somebody else
+    has locked is tried again for three seconds; after that, and when the database is away, the
+    lease runs out by itself.
+    """
+    for execution in list(roster.values()):
+        if execution.outcome is None:
+            execution.lease.signal.revoke("lease-lost")
+            execution.outcome = outcomes.released(execution.lease)
+    if notice:
+        ledger.wait_returned(notice)
+    deadline = monotonic() + PATIENCE
+    while roster and monotonic() < deadline:
+        batch = [execution.outcome for execution in roster.values() if execution.outcome]
+        try:
+            answers = store.settle(batch)
+        except Exception:
+            logger.exception("%d jobs cannot be given back; their leases run out", len(batch))
+            return
+        for answer in answers:
+            if not answer.locked:
+                execution = roster.pop((answer.id, answer.token))
+                heartbeat.drop([execution.lease])
+                ledger.left(*counters_of(execution, answer.state))
+                if answer.state in FINAL:
+                    announce(answer.id, execution.row.kind, execution.row.org, answer.state)
+        if roster:
+            Event().wait(LOCKED_WAIT)

@@ -1,0 +1,173 @@
+"""One attempt: from a claimed row to its outcome, in a slot's thread.
+
+The payload is checked, the handler called, whatever it raises caught, and the thread's database
+connections are left clean (queue.md R38, R40). The outcome is put into the outbox of whoever
+claimed the job; nothing is written here.
+"""
+
+import json
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from threading import Event
+from typing import Any
+
+from asgiref.sync import async_to_sync
+from django.db import connections, reset_queries
+
+from gnl_django.core import failpoints
+from gnl_django.core.leases import Lease
+from gnl_django.errors import ExecutionRevoked, InvalidPayload
+from gnl_django.queue import outcomes
+from gnl_django.queue.context import AsyncJobContext, JobContext
+from gnl_django.queue.kinds import JobKind
+from gnl_django.queue.store.base import ClaimedRow, Outcome
+
+logger = logging.getLogger(__name__)
+
+
+class Execution:
+    """A claimed job on its way through a slot."""
+
+    __slots__ = ("error", "kind", "lease", "outbox", "outcome", "row", "using")
+
+    def __init__(
+        self, row: ClaimedRow, lease: Lease, kind: JobKind[Any], outbox: "Outbox", using: str
+    ) -> None:
+        self.row = row
+        self.lease = lease
+        self.kind = kind
+        self.outbox = outbox
+        self.using = using
+        self.outcome: Outcome | None = None
+        self.error: BaseException | None = None
+
+    @property
+    def lost(self) -> bool:
+        """Whether the lease was lost: then nothing more is written for this attempt (R27)."""
+        return self.lease.signal.why == "lease-lost"
+
+
+class Outbox:
+    """Executions that have ended and wait to be settled by the one who claimed them."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._items: deque[Execution] = deque()
+        self._wake = wake
+        self._expected = 1
+        self._full = Event()
+
+    def put(self, execution: Execution) -> None:
+        """Hand an ended execution back; from any thread."""
+        self._items.append(execution)
+        if len(self._items) >= self._expected:
+            self._full.set()
+        self._wake()
+
+    def gather(self, expected: int, seconds: float) -> int:
+        """Wait until `expected` have ended, at most `seconds`; return how many have."""
+        self._full.clear()
+        self._expected = expected
+        if len(self._items) < expected:
+            self._full.wait(seconds)
+        return len(self._items)
+
+    def take(self) -> list[Execution]:
+        """Return what has ended, and forget it."""
+        taken = []
+        while self._items:
+            taken.append(self._items.popleft())
+        return taken
+
+
+Around = Callable[[ClaimedRow], AbstractContextManager[None]]
+
+
+def run(execution: Execution, around: Around) -> None:
+    """Run one attempt inside `around(row)` and set its outcome. Raises nothing."""
+    row, lease = execution.row, execution.lease
+    failpoints.hit("handler.before")
+    value, error = None, None
+    try:
+        with around(row):
+            value = _call(execution)
+    except BaseException as raised:  # noqa: BLE001 - SystemExit too is only a failure (R35)
+        _strip(raised)
+        error = raised
+    if lease.signal.why == "timeout" and not isinstance(error, ExecutionRevoked):
+        error = ExecutionRevoked("timeout")
+    if execution.lost:
+        pass  # nothing more is written for this attempt (R27); the worker may give it back
+    elif error is None:
+        execution.outcome = outcomes.success(row, lease, value)
+    else:
+        execution.outcome = outcomes.failure(row, lease, execution.kind, error)
+        execution.error = error.cause if isinstance(error, outcomes.Undecodable) else error
+    failpoints.hit("handler.returned")
+
+
+def _call(execution: Execution) -> Any:
+    row, kind = execution.row, execution.kind
+    try:
+        payload = kind.decode(row.payload)
+    except InvalidPayload as error:
+        raise outcomes.Undecodable(error) from None
+    if not kind.takes_context:
+        return async_to_sync(kind.handler)(payload) if kind.is_async else kind.handler(payload)
+    make = AsyncJobContext if kind.is_async else JobContext
+    context = make(
+        job_id=row.id,
+        run_id=row.run_id or f"job:{row.id}",
+        kind=row.kind,
+        org=row.org or None,
+        queue=row.queue,
+        attempt=row.attempt,
+        max_attempts=row.max_attempts,
+        claim_token=execution.lease.token,
+        meta=json.loads(row.meta),
+        scheduled_for=row.scheduled_for,
+        signal=execution.lease.signal,
+        using=execution.using,
+    )
+    if kind.is_async:
+        return async_to_sync(kind.handler)(payload, context)
+    return kind.handler(payload, context)
+
+
+def _strip(error: BaseException) -> None:
+    """Take our own frames off the traceback: it begins in the handler."""
+    while (frame := error.__traceback__) is not None and frame.tb_next is not None:
+        if frame.tb_frame.f_code.co_filename != __file__:
+            return
+        error.__traceback__ = frame.tb_next
+
+
+@contextmanager
+def tidied(row: ClaimedRow) -> Iterator[None]:
+    """Look after a slot's database connections before and after a handler (R40)."""
+    tidy_connections(row)
+    try:
+        yield
+    finally:
+        tidy_connections(row)
+
+
+def tidy_connections(row: ClaimedRow) -> None:
+    """Leave no transaction, no broken connection and no query log behind a handler (R40)."""
+    for connection in connections.all(initialized_only=True):
+        if connection.connection is None:
+            continue
+        if connection.in_atomic_block or not connection.get_autocommit():
+            logger.error(
+                "The handler of %s left a transaction open on %r (job %d); it is rolled back",
+                row.kind,
+                connection.alias,
+                row.id,
+            )
+            connection.close()
+            connection.in_atomic_block = False
+            connection.connection = None
+        else:
+            connection.close_if_unusable_or_obsolete()
+    reset_queries()

@@ -1,0 +1,100 @@
+"""What an operator does to a job: revive it, cancel it. Called by the admin and the commands.
+
+Every act is one conditional UPDATE, so that a second click and a second operator find it done
+(queue.md 3.4, R41, R42).
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from django.db import transaction
+from django.db.models import QuerySet
+
+from gnl_django import conf
+from gnl_django.core import failpoints, wakeup
+from gnl_django.queue.finals import announce
+from gnl_django.queue.models import Job
+from gnl_django.queue.store import store_for
+
+CHUNK = 1_000
+REASON_MAX = 500
+
+
+@dataclass(frozen=True)
+class BulkResult:
+    """How a bulk act went: rows named, rows changed, rows left as they were."""
+
+    matched: int
+    changed: int
+    skipped: int
+
+
+def retry_job(job_id: int, *, using: str | None = None) -> int | None:
+    """Make a dead or canceled job ready again, with all its attempts; return its id.
+
+    Payload, key, run id and finished steps stay (queue.md R41). Returns None when the job is in
+    another state or unknown: a second call changes nothing.
+    """
+    alias = using or conf.settings().DATABASE
+    changed = store_for(alias).retry([job_id], skip_locked=False)
+    _wake(changed, alias)
+    return job_id if changed else None
+
+
+def retry_jobs(jobs: "QuerySet[Job] | Iterable[int]", *, using: str | None = None) -> BulkResult:
+    """Revive many jobs, in chunks of at most 1,000, each a transaction of its own.
+
+    jobs: ids, or a queryset of Job. A row that another transaction holds, or that is neither dead
+    nor canceled, is skipped. Returns a BulkResult (queue.md R41).
+    """
+    alias = using or (jobs.db if isinstance(jobs, QuerySet) else conf.settings().DATABASE)
+    store = store_for(alias)
+    matched = changed = 0
+    for chunk in _chunks(jobs, alias):
+        done = store.retry(chunk, skip_locked=True)
+        failpoints.hit("bulk.chunk")
+        matched += len(chunk)
+        changed += len(done)
+        _wake(done, alias)
+    return BulkResult(matched, changed, matched - changed)
+
+
+def cancel_job(job_id: int, reason: str = "", *, using: str | None = None) -> bool:
+    """Cancel a job: at once when it waits, by asking its handler to stop when it runs.
+
+    reason: up to 500 characters; the first one given is kept. Returns False when the job is final
+    or unknown (queue.md R42).
+    """
+    alias = using or conf.settings().DATABASE
+    found = store_for(alias).cancel(job_id, reason[:REASON_MAX])
+    if found is None:
+        return False
+    if found.state == "canceled":
+        transaction.on_commit(
+            partial(announce, job_id, found.kind, found.org, found.state), using=alias, robust=True
+        )
+    return True
+
+
+def _chunks(jobs: "QuerySet[Job] | Iterable[int]", using: str) -> Iterator[list[int]]:
+    if not isinstance(jobs, QuerySet) or jobs.query.is_sliced:
+        ids = sorted({job.id for job in jobs} if isinstance(jobs, QuerySet) else set(jobs))
+        for at in range(0, len(ids), CHUNK):
+            yield ids[at : at + CHUNK]
+        return
+    newest = Job.objects.using(using).order_by("-id").values_list("id", flat=True).first()
+    last = 0
+    while newest is not None:
+        # By id, up to the newest at the start: rows that come meanwhile are not meant.
+        page = jobs.using(using).filter(id__gt=last, id__lte=newest).order_by("id")
+        chunk = list(page.values_list("id", flat=True)[:CHUNK])
+        if not chunk:
+            return
+        yield chunk
+        last = chunk[-1]
+
+
+def _wake(ids: list[int], using: str) -> None:
+    if ids:
+        transaction.on_commit(partial(wakeup.wake_all, "jobs"), using=using, robust=True)

@@ -1,0 +1,194 @@
+"""The options of an enqueue: their checks, and the row they make.
+
+Called by `queue.api` before any write, so that a wrong call leaves nothing behind (queue.md R1-R4).
+"""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from gnl_django.core import payloads
+from gnl_django.core.backoff import seconds
+from gnl_django.core.registry import Registry
+from gnl_django.errors import UnknownKind
+from gnl_django.queue.store.base import NewRow
+
+if TYPE_CHECKING:
+    from gnl_django.queue.kinds import JobKind
+
+NAME = re.compile(r"[A-Za-z0-9_.:/-]+")
+KIND_MAX, QUEUE_MAX, ORG_MAX, KEY_MAX = 128, 64, 128, 255
+RESERVED_KEYS = ("sched:", "wf:", "evt:", "job:")
+PRIORITY_LIMIT = 100
+ATTEMPTS_LIMIT = 32_767
+LONGEST_DELAY = 100 * 366 * 86_400.0
+
+kinds: "Registry[JobKind[Any]]" = Registry("kind")
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of one job; None = the kind's default."""
+
+    key: str | None = None
+    org: str | None = None
+    queue: str | None = None
+    run_at: datetime | None = None
+    delay: float | timedelta | None = None
+    priority: int | None = None
+    max_attempts: int | None = None
+    max_depth: int | None = None
+    meta: Mapping[str, Any] | None = None
+
+
+@dataclass(init=False)
+class NewJob:
+    """One job for `enqueue_many`: a kind (name or JobKind), its payload, options of `enqueue`.
+
+    Raises TypeError for an unknown option.
+    """
+
+    kind: "str | JobKind[Any]"
+    payload: Any = None
+    options: Options = field(default_factory=Options)
+
+    def __init__(self, kind: "str | JobKind[Any]", payload: Any = None, **options: Any) -> None:
+        self.kind = kind
+        self.payload = payload
+        self.options = options_from(options)
+
+
+def options_from(given: Mapping[str, Any]) -> Options:
+    """Return Options of a mapping; TypeError names what is unknown."""
+    unknown = sorted(set(given) - set(Options.__dataclass_fields__))
+    if unknown:
+        raise TypeError(f"unknown option {', '.join(map(repr, unknown))} of a job")
+    return Options(**given)
+
+
+def resolve(kind: "str | JobKind[Any]") -> "JobKind[Any]":
+    """Return the kind of a name or of itself; UnknownKind when nothing is registered."""
+    name = kind if isinstance(kind, str) else kind.kind
+    found = kinds.find(name)
+    if found is None:
+        raise UnknownKind(name)
+    return found
+
+
+def build_row(job: NewJob, *, max_bytes: int) -> NewRow:
+    """Check everything about one job and return its row. Raises before anything is written."""
+    kind = resolve(job.kind)
+    options = job.options
+    org = check_org(options.org)
+    key = options.key
+    if key is not None:
+        check_key(key)
+    run_at, delay = check_time(options.run_at, options.delay)
+    if options.max_depth is not None:
+        check_integer("max_depth", options.max_depth, 1, 2**63 - 1)
+    return NewRow(
+        kind=kind.kind,
+        queue=check_name(
+            "queue", kind.queue if options.queue is None else options.queue, QUEUE_MAX
+        ),
+        org=org,
+        priority=check_integer(
+            "priority",
+            kind.priority if options.priority is None else options.priority,
+            -PRIORITY_LIMIT,
+            PRIORITY_LIMIT,
+        ),
+        payload=kind.encode(job.payload, max_bytes=max_bytes),
+        meta=_meta(kind.kind, options.meta),
+        sensitive=kind.sensitive,
+        key=key,
+        dedup=None if key is None else dedup(org, key),
+        run_id=None,
+        scheduled_for=None,
+        run_at=run_at,
+        delay=delay,
+        max_attempts=check_integer(
+            "max_attempts",
+            kind.max_attempts if options.max_attempts is None else options.max_attempts,
+            1,
+            ATTEMPTS_LIMIT,
+        ),
+    )
+
+
+def dedup(org: str, key: str) -> str:
+    """Return the unique form of a key: sha-256 of org, NUL, key."""
+    return hashlib.sha256(f"{org}\0{key}".encode()).hexdigest()
+
+
+def check_name(what: str, value: object, longest: int) -> str:
+    """Return a name of letters, digits and `_.:/-`; ValueError or TypeError otherwise."""
+    if not isinstance(value, str):
+        raise TypeError(f"{what} must be text, not {type(value).__name__}")
+    if len(value) > longest or not NAME.fullmatch(value):
+        raise ValueError(
+            f"{what}: {value!r} is not 1 to {longest} of the characters A-Za-z0-9_.:/-"
+        )
+    return value
+
+
+def check_org(org: object) -> str:
+    """Return the stored form of an org: `''` for None; ValueError or TypeError otherwise (R4)."""
+    if org is None:
+        return ""
+    if not isinstance(org, str):
+        raise TypeError(f"org must be text or None, not {type(org).__name__}")
+    if not 1 <= len(org) <= ORG_MAX or not org.isprintable() or org != org.strip(" "):
+        raise ValueError(
+            f"org: {org!r} is not 1 to {ORG_MAX} printable characters without outer spaces"
+        )
+    return org
+
+
+def check_key(key: object) -> str:
+    """Return a key as it is; ValueError or TypeError otherwise (R4, R61)."""
+    if not isinstance(key, str):
+        raise TypeError(f"key must be text, not {type(key).__name__}")
+    if not 1 <= len(key) <= KEY_MAX or not key.isprintable():
+        raise ValueError(f"key: {key!r} is not 1 to {KEY_MAX} printable characters")
+    if key.startswith(RESERVED_KEYS):
+        raise ValueError(f"key: {key!r} begins with a reserved prefix ({' '.join(RESERVED_KEYS)})")
+    return key
+
+
+def check_time(run_at: object, delay: object) -> tuple[datetime | None, float]:
+    """Return `run_at` (aware or None) and the delay in seconds; ValueError, TypeError (R3)."""
+    if run_at is not None and delay is not None:
+        raise ValueError("run_at and delay: give one of them")
+    if delay is not None:
+        span = seconds(delay)
+        if span > LONGEST_DELAY:
+            raise ValueError(f"delay: {delay!r} is longer than 100 years")
+        return None, span
+    if run_at is None:
+        return None, 0.0
+    if not isinstance(run_at, datetime):
+        raise TypeError(f"run_at must be a datetime, not {type(run_at).__name__}")
+    if run_at.utcoffset() is None:
+        raise ValueError(f"run_at: {run_at!r} has no time zone")
+    return run_at, 0.0
+
+
+def check_integer(what: str, value: object, least: int, most: int) -> int:
+    """Return an int within the bounds; TypeError (also for bool) or ValueError otherwise."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{what} must be an int, not {type(value).__name__}")
+    if not least <= value <= most:
+        raise ValueError(f"{what}: {value} is not within {least} .. {most}")
+    return value
+
+
+def _meta(kind: str, meta: object) -> str:
+    if meta is None:
+        return "{}"
+    if not isinstance(meta, Mapping):
+        raise TypeError(f"meta must be a mapping, not {type(meta).__name__}")
+    return payloads.encode(f"{kind} (meta)", dict(meta), max_bytes=payloads.META_MAX_BYTES)

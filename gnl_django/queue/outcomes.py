@@ -1,0 +1,96 @@
+"""How an attempt ended, as the row that will be written: the rules of success and failure.
+
+Pure: no database, no threads. Called by `queue.execution` (queue.md R28-R30, R35-R38, R43, R44).
+"""
+
+import logging
+from typing import Any
+
+from gnl_django import conf
+from gnl_django.core import backoff, payloads
+from gnl_django.core.leases import Lease
+from gnl_django.errors import Deferral, InvalidPayload, PermanentFailure
+from gnl_django.queue import failures
+from gnl_django.queue.kinds import JobKind
+from gnl_django.queue.store.base import ClaimedRow, Outcome
+
+logger = logging.getLogger(__name__)
+
+NOTE_MAX = 255
+SHORTEST_DEFERRAL = 1.0
+UNBOUNDED = 2**62
+
+
+class Undecodable(Exception):
+    """The stored payload no longer fits its kind; `cause` says why (R38)."""
+
+    def __init__(self, cause: InvalidPayload) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
+def success(row: ClaimedRow, lease: Lease, value: object) -> Outcome:
+    """Return the outcome of a handler that returned `value` (R37)."""
+    if lease.signal.why == "canceled":
+        return canceled(lease)
+    result, note = (None, "") if value is None else _result(value)
+    return Outcome(row.id, lease.token, "succeeded", result=result, note=note)
+
+
+def _result(value: object) -> tuple[str | None, str]:
+    for fault in payloads.faults(value, max_bytes=UNBOUNDED):
+        text = fault.message if fault.path == "/" else str(fault)
+        return None, f"result not stored: {text}"[:NOTE_MAX]
+    text = payloads.dump(value)
+    size = len(text.encode())
+    if size > conf.settings().RESULT_MAX_BYTES:
+        return None, f"result not stored: {size} bytes"
+    return text, ""
+
+
+def failure(row: ClaimedRow, lease: Lease, kind: JobKind[Any], error: BaseException) -> Outcome:
+    """Return the outcome of an attempt that raised `error` (R35, R38, R43)."""
+    why = lease.signal.why
+    if why == "canceled":
+        return canceled(lease)
+    if isinstance(error, Deferral) and why is None:
+        delay = max(SHORTEST_DEFERRAL, error.retry_in)
+        return Outcome(row.id, lease.token, "scheduled", refund=True, deferred=True, delay=delay)
+    invalid = isinstance(error, Undecodable)
+    cause = error.cause if isinstance(error, Undecodable) else error
+    dead = invalid or isinstance(error, PermanentFailure) or row.attempt >= row.max_attempts
+    delay = 0.0 if dead else _delay(row, kind, cause)
+    described = failures.describe(row.kind, cause)
+    return Outcome(
+        row.id,
+        lease.token,
+        "dead" if dead else "scheduled" if delay > 0 else "ready",
+        delay=delay,
+        recorded="invalid" if invalid else "timeout" if why == "timeout" else "failed",
+        error_class=described.error_class,
+        error=described.error,
+        error_key=described.error_key,
+        traceback=described.traceback,
+    )
+
+
+def _delay(row: ClaimedRow, kind: JobKind[Any], error: BaseException) -> float:
+    try:
+        return backoff.retry_delay(kind.retry_delay, row.attempt, error)
+    except Exception as problem:  # noqa: BLE001 - the user's callable may raise anything
+        logger.warning(
+            "retry_delay of %s gives no delay (%s); the default is taken",
+            row.kind,
+            type(problem).__name__,
+        )
+        return backoff.default_retry(row.attempt)
+
+
+def canceled(lease: Lease) -> Outcome:
+    """Return the outcome of an attempt that was asked to stop (R29)."""
+    return Outcome(lease.id, lease.token, "canceled", refund=True, recorded="canceled")
+
+
+def released(lease: Lease) -> Outcome:
+    """Return the outcome of an attempt given back at shutdown (R44)."""
+    return Outcome(lease.id, lease.token, "ready", refund=True, recorded="released")

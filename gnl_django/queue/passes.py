@@ -1,0 +1,124 @@
+"""One pass of a worker: promote, reap, settle what has ended, claim what fits, hand it over.
+
+A Driver belongs to one thread: the worker's control thread, or a thread that calls `run_once`. It
+never runs users' code itself; `hand_over` decides where handlers run (queue.md R9, R48, R66).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import monotonic
+
+from gnl_django.core.heartbeat import Heartbeat
+from gnl_django.core.leases import Lease
+from gnl_django.queue.execution import Execution, Outbox
+from gnl_django.queue.metrics import Ledger
+from gnl_django.queue.options import kinds as registry
+from gnl_django.queue.rings import Rings, Taken
+from gnl_django.queue.settling import Settling
+from gnl_django.queue.store.base import CLAIM_MAX, Outcome, Store
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What one pass did: jobs claimed; whether others held all that the rings offered."""
+
+    claimed: int
+    contended: bool
+
+
+class Driver:
+    """Passes of one thread."""
+
+    def __init__(
+        self,
+        store: Store,
+        rings: Rings,
+        ledger: Ledger,
+        heartbeat: Heartbeat,
+        settling: Settling,
+        outbox: Outbox,
+        hand_over: Callable[[list[Execution]], None],
+        *,
+        queues: Sequence[str],
+        poll: float,
+    ) -> None:
+        self._store = store
+        self._rings = rings
+        self._ledger = ledger
+        self._heartbeat = heartbeat
+        self._settling = settling
+        self._outbox = outbox
+        self._hand_over = hand_over
+        self._queues = queues
+        self._poll = poll
+        self._upkeep_at = 0.0
+        self._due_at: float | None = None
+
+    @property
+    def open(self) -> int:
+        """Jobs this driver has claimed and not settled."""
+        return self._settling.open
+
+    def until_due(self) -> float | None:
+        """Return the seconds until the next scheduled job is due, None when none is known."""
+        return None if self._due_at is None else max(0.0, self._due_at - monotonic())
+
+    def turn(self) -> Turn:
+        """Do one pass over the queues."""
+        self._look_after()
+        outcomes = self._ended()
+        claimed, contended = 0, False
+        for queue in self._queues if self._rings.kinds() else ():
+            room = self._ledger.reserve(CLAIM_MAX)
+            if not room:
+                break
+            count, crowded = self._claim(queue, room, outcomes)
+            outcomes = []
+            claimed += count
+            contended = contended or crowded
+        if outcomes:
+            self._settling.settled(self._store.settle(outcomes))
+        return Turn(claimed, contended)
+
+    def settle(self) -> None:
+        """Write what has ended, without claiming."""
+        outcomes = self._ended()
+        if outcomes:
+            self._settling.settled(self._store.settle(outcomes))
+
+    def _ended(self) -> list[Outcome]:
+        return self._settling.outcomes(self._outbox.take(), CLAIM_MAX)
+
+    def _claim(self, queue: str, room: int, outcomes: list[Outcome]) -> tuple[int, bool]:
+        started: list[Execution] = []
+        try:
+            sent_at = monotonic()
+            taken = self._rings.claim(self._store, queue, room, outcomes=outcomes)
+            started = self._executions(taken, sent_at)
+        finally:
+            self._ledger.taken(room, len(started))
+        self._hand_over(started)
+        self._settling.settled(taken.settled)
+        return len(started), taken.contended
+
+    def _executions(self, taken: Taken, sent_at: float) -> list[Execution]:
+        started = []
+        for row in taken.claimed.rows:
+            kind = registry.known(row.kind)
+            assert kind is not None  # noqa: S101 - only registered kinds are claimed (R24)
+            lease = Lease(row.id, taken.token, good_at=sent_at)
+            started.append(Execution(row, lease, kind, self._outbox, self._store.using))
+        if started:
+            self._settling.started(started)
+            self._heartbeat.hold([execution.lease for execution in started])
+        return started
+
+    def _look_after(self) -> None:
+        """Promote and reap, at most once in `poll` seconds or when a job is known to be due."""
+        now = monotonic()
+        if now < self._upkeep_at and (self._due_at is None or now < self._due_at):
+            return
+        self._upkeep_at = now + self._poll
+        ahead = self._store.promote()
+        self._due_at = None if ahead is None else monotonic() + ahead
+        self._settling.reaped(self._store.reap())

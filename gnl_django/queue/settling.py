@@ -1,0 +1,138 @@
+"""After the handlers: what became of each outcome, told to everybody whom it concerns.
+
+Used by `queue.passes`, which sends the outcomes to the store. An outcome stays pending until the
+store has answered for it or the lease is lost (queue.md R27, R33, R34).
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+
+from gnl_django.core.heartbeat import Heartbeat
+from gnl_django.queue.execution import Execution
+from gnl_django.queue.finals import announce
+from gnl_django.queue.listing import JobSummary, summaries
+from gnl_django.queue.metrics import Ledger
+from gnl_django.queue.models import FINAL
+from gnl_django.queue.store.base import Outcome, Reaped, Settled
+
+logger = logging.getLogger(__name__)
+
+OnError = Callable[[BaseException, JobSummary | None], object]
+
+
+Roster = dict[tuple[int, str], Execution]
+
+
+class Settling:
+    """The executions of one driver and their way out.
+
+    `roster` holds those of all drivers of the worker, for its stop.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        heartbeat: Heartbeat,
+        roster: Roster,
+        on_error: OnError | None,
+        *,
+        using: str,
+    ) -> None:
+        self._ledger = ledger
+        self._heartbeat = heartbeat
+        self._roster = roster
+        self._on_error = on_error
+        self._using = using
+        self._pending: Roster = {}
+        self.open = 0
+
+    def started(self, executions: Sequence[Execution]) -> None:
+        """Note executions that this driver will have to settle."""
+        self.open += len(executions)
+        self._roster.update({_key(execution): execution for execution in executions})
+
+    def outcomes(self, ended: Sequence[Execution], most: int) -> list[Outcome]:
+        """Take what has ended; return up to `most` outcomes to be written, lost ones left out."""
+        self._pending.update({_key(execution): execution for execution in ended})
+        for execution in list(self._pending.values()):
+            if execution.lost:
+                self._lost(execution)
+        chosen = list(self._pending.values())[:most]
+        return [execution.outcome for execution in chosen if execution.outcome is not None]
+
+    def settled(self, answers: Sequence[Settled]) -> None:
+        """Pass on what the store did. Locked rows stay pending and are tried again."""
+        failed: list[Execution] = []
+        for answer in answers:
+            if answer.locked:
+                continue
+            execution = self._pending[answer.id, answer.token]
+            if answer.state is None:
+                self._lost(execution)
+                continue
+            self._leave(execution, *counters_of(execution, answer.state))
+            if answer.state in FINAL:
+                announce(answer.id, execution.row.kind, execution.row.org, answer.state)
+            if answer.state != "canceled" and _failed(execution):
+                failed.append(execution)
+        if failed and self._on_error is not None:
+            self._report(self._on_error, failed)
+
+    def reaped(self, jobs: Sequence[Reaped]) -> None:
+        """Count and announce what reap took back."""
+        self._ledger.count("reaped", len(jobs))
+        for job in jobs:
+            if job.state in FINAL:
+                announce(job.id, job.kind, job.org, job.state)
+
+    def _leave(self, execution: Execution, *counters: str) -> None:
+        key = _key(execution)
+        self._pending.pop(key, None)
+        self._heartbeat.drop([execution.lease])
+        self.open -= 1
+        if self._roster.pop(key, None) is not None:  # else the worker's stop has given it back
+            self._ledger.left(*counters)
+
+    def _lost(self, execution: Execution) -> None:
+        if _key(execution) in self._roster:
+            logger.info(
+                "StaleClaim: job %d of kind %s was lost before its outcome could be written",
+                execution.row.id,
+                execution.row.kind,
+            )
+        self._leave(execution, "lost")
+
+    def _report(self, on_error: OnError, failed: Sequence[Execution]) -> None:
+        found = summaries([execution.row.id for execution in failed], using=self._using)
+        for execution in failed:
+            if execution.error is None:
+                continue
+            try:
+                on_error(execution.error, found.get(execution.row.id))
+            except Exception:
+                logger.exception("on_error failed for job %d", execution.row.id)
+
+
+def _key(execution: Execution) -> tuple[int, str]:
+    return execution.row.id, execution.lease.token
+
+
+def _failed(execution: Execution) -> bool:
+    outcome = execution.outcome
+    return outcome is not None and outcome.recorded in {"failed", "timeout", "invalid"}
+
+
+def counters_of(execution: Execution, state: str | None) -> tuple[str, ...]:
+    """Return the counters of a job that has left with `state`, None when it was lost."""
+    if state is None:
+        return ("lost",)
+    if state == "succeeded":
+        return ("completed",)
+    if state == "canceled":
+        return ("canceled",)
+    if state == "dead":
+        return ("failed", "dead_lettered")
+    outcome = execution.outcome
+    if outcome is not None and outcome.recorded == "released":
+        return ("released",)
+    return ("deferred",) if outcome is not None and outcome.deferred else ("retried",)

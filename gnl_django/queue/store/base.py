@@ -1,0 +1,280 @@
+"""The store's interface: every state write of the queue and every SQL text behind one class.
+
+One module per vendor implements it; the conformance suite (tests/conformance) holds all of them to
+the same behaviour. Nothing above this package writes a state column. Callers: `queue.api`,
+`queue.operator`, `queue.worker` and its parts.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from gnl_django.core import clock, failpoints
+from gnl_django.core.heartbeat import Verdict
+from gnl_django.core.leases import Lease
+
+CLAIM_MAX = 100
+PROMOTE_BATCH = 500
+REAP_BATCH = 100
+LEASE_EXPIRED = "gnl_django.errors.LeaseExpired"
+LEASE_EXPIRED_TEXT = "LeaseExpired: the worker vanished or stood still, and its lease ran out"
+
+
+@dataclass(frozen=True, slots=True)
+class NewRow:
+    """A job about to be inserted; values are checked and texts canonical already."""
+
+    kind: str
+    queue: str
+    org: str
+    priority: int
+    payload: str | None
+    meta: str
+    sensitive: bool
+    key: str | None
+    dedup: str | None
+    run_id: str | None
+    scheduled_for: datetime | None
+    run_at: datetime | None
+    delay: float
+    max_attempts: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRequest:
+    """One pass over one queue's ring (queue.md R14-R20)."""
+
+    queue: str
+    kinds: tuple[str, ...]
+    n: int
+    cursor: str
+    #: The cursor is the lane to start AT, not after (a worker's first pass, R14).
+    at_cursor: bool
+    paused: tuple[str, ...]
+    token: str
+    ttl: float
+    worker: str
+    max_attempts: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedRow:
+    """A job as its claim returned it; texts are not parsed yet."""
+
+    id: int
+    kind: str
+    org: str
+    queue: str
+    payload: str | None
+    meta: str
+    run_id: str | None
+    scheduled_for: datetime | None
+    attempt: int
+    max_attempts: int
+    priority: int
+
+
+def claimed_row(row: Sequence[Any], scheduled_for: datetime | None) -> ClaimedRow:
+    """Return the ClaimedRow of a row of CLAIM_COLUMNS, with its one time already converted."""
+    job_id, kind, org, queue, payload, meta, run_id, _, attempt, max_attempts, priority = row[:11]
+    return ClaimedRow(
+        job_id, kind, org, queue, payload, meta, run_id, scheduled_for, attempt, max_attempts,
+        priority,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """What one pass took, in the order in which handlers start, and the ring it saw."""
+
+    rows: list[ClaimedRow]
+    lanes: int
+    last_lane: str
+
+
+NOTHING = Claimed([], 0, "")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How an attempt ended, as it is to be written (queue.md R33-R44).
+
+    `state` is what the job becomes unless somebody asked to cancel it, `refund` gives the attempt
+    back, `recorded` is the outcome of the Attempt row ("" = none), `delay` is in seconds.
+    """
+
+    id: int
+    token: str
+    state: str
+    refund: bool = False
+    deferred: bool = False
+    delay: float = 0.0
+    result: str | None = None
+    note: str = ""
+    recorded: str = ""
+    error_class: str = ""
+    error: str = ""
+    error_key: str | None = None
+    traceback: str = ""
+
+    @property
+    def point(self) -> str:
+        """Name the fail points of this outcome (queue.md 4.8)."""
+        if self.recorded == "released":
+            return "release"
+        return {"succeeded": "complete", "dead": "bury", "canceled": "cancel"}.get(
+            self.state, "retry"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What became of one outcome: the state written, or None when the claim is no longer ours.
+
+    `locked`: another transaction holds the row; it is ours still, so try again.
+    """
+
+    id: int
+    token: str
+    state: str | None
+    locked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Reaped:
+    """A job whose lease had run out, and the state it was given."""
+
+    id: int
+    kind: str
+    org: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class Canceled:
+    """What cancel_job found: the job's state afterwards."""
+
+    kind: str
+    org: str
+    state: str
+
+
+class Store(ABC):
+    """The queue's rows on one database alias. Not shared between threads."""
+
+    #: Added to a SELECT whose rows are then updated.
+    LOCK = ""
+
+    def __init__(self, using: str, *, prepare: bool = False) -> None:
+        self.using = using
+        self.prepare = prepare
+
+    @property
+    def connection(self) -> BaseDatabaseWrapper:
+        """This thread's connection."""
+        return connections[self.using]
+
+    def execute(self, text: str, params: Any = ()) -> Any:
+        """Run one statement on this thread's connection and return its cursor, to be read whole."""
+        connection = self.connection
+        cursor = connection.cursor()
+        cursor.execute(clock.render(text, connection.vendor), params)
+        return cursor
+
+    # enqueue
+
+    @abstractmethod
+    def insert(self, row: NewRow) -> int:
+        """Store one job in the caller's transaction; return its id, or the id of its key's job."""
+
+    @abstractmethod
+    def insert_many(self, rows: Sequence[NewRow]) -> list[int]:
+        """Store jobs in call order in the caller's transaction; return their ids (R6)."""
+
+    @abstractmethod
+    def find_keys(self, dedups: Sequence[str]) -> dict[str, int]:
+        """Return the ids of the jobs stored under these keys."""
+
+    def lock_lane(self, queue: str, org: str) -> None:  # noqa: B027 - nothing to do by default
+        """Make the depth that follows exact against other callers, where possible (R7)."""
+
+    def depth(self, queue: str, org: str, stop_at: int) -> int:
+        """Return the unfinished jobs of a lane, counted up to `stop_at` (R7)."""
+        # Each state in a sub-select of its own: only then is its partial index used.
+        part = (
+            "(SELECT count(*) FROM (SELECT 1 FROM gnl_django_job "
+            "WHERE state='{}' AND queue=%s AND org=%s LIMIT %s) {})"
+        )
+        text = " + ".join(part.format(s, f"c_{s}") for s in ("ready", "scheduled", "running"))
+        with self.execute(f"SELECT {text}", (queue, org, stop_at) * 3) as cursor:
+            return min(int(cursor.fetchone()[0]), stop_at)
+
+    # the worker's pass
+
+    @abstractmethod
+    def first_lane(self, queue: str, kinds: Sequence[str]) -> str | None:
+        """Return the org of the ready job with the smallest id, None without one (R14)."""
+
+    @abstractmethod
+    def claim(self, request: ClaimRequest) -> Claimed:
+        """Take up to `request.n` jobs of one queue's ring, each now running under the token."""
+
+    @abstractmethod
+    def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
+        """Write outcomes, each only while its token is still the row's; never wait for a row."""
+
+    def exchange(
+        self, outcomes: Sequence[Outcome], request: ClaimRequest
+    ) -> tuple[list[Settled], Claimed]:
+        """Settle and claim; in one transaction where the database allows (R66)."""
+        return self.settle(outcomes), self.claim(request)
+
+    @abstractmethod
+    def renew(self, leases: Sequence[Lease], ttl: float) -> list[tuple[Lease, Verdict]]:
+        """Extend leases to `ttl` seconds from now; never wait for a row (R25)."""
+
+    @abstractmethod
+    def promote(self) -> float | None:
+        """Make due jobs ready (R13); return seconds to the next due one, None without one."""
+
+    @abstractmethod
+    def reap(self) -> list[Reaped]:
+        """Take back every job whose lease has run out (R32)."""
+
+    # operators
+
+    @abstractmethod
+    def retry(self, ids: Sequence[int], *, skip_locked: bool) -> list[int]:
+        """Make dead and canceled jobs of `ids` ready again; return those changed (R41)."""
+
+    @abstractmethod
+    def cancel(self, job_id: int, reason: str) -> Canceled | None:
+        """Cancel a waiting job, or ask a running one to stop; None when it is neither (R42)."""
+
+
+class Points:
+    """Passes the fail points of a batch: each outcome it contains once (queue.md 4.8)."""
+
+    def __init__(self, outcomes: Sequence[Outcome]) -> None:
+        self._names = sorted({outcome.point for outcome in outcomes})
+
+    def hit(self, moment: str) -> None:
+        """Pass `moment` (begin, updated, committed) of each name."""
+        for name in self._names:
+            failpoints.hit(f"{name}.{moment}")
+
+
+CLAIM_COLUMNS = (
+    "id, kind, org, queue, payload, meta, run_id, scheduled_for, attempt, max_attempts, priority"
+)
+
+INSERT_COLUMNS = (
+    "kind", "queue", "org", "state", "priority", "payload", "meta", "sensitive", "key", "dedup",
+    "run_id", "scheduled_for", "run_at", "attempt", "max_attempts", "revivals", "deferrals",
+    "cancel_reason", "note", "error_class", "error", "enqueued_at",
+)  # fmt: skip

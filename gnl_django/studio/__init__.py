@@ -1,0 +1,1 @@
+"""What an operator sees: the Django admin of the queue."""

@@ -1,0 +1,1 @@
+"""The demo's app: an index of the Python source files installed beside it."""
