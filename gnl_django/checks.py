@@ -1,0 +1,106 @@
+"""System checks: settings and databases under which the queue's promises would not hold (R52)."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from django.apps import AppConfig
+from django.conf import settings as django_settings
+from django.core.checks import CheckMessage, Error, Tags, Warning, register
+from django.core.exceptions import ImproperlyConfigured
+from django.db import connections
+
+from gnl_django import conf
+
+SQLITE_VERSION = (3, 35)
+POSTGRES_VERSION = 14_00_00
+MARIADB_VERSION = (10, 11)
+MYSQL_VERSION = (8, 0, 16)
+
+
+@register()
+def check_settings(
+    app_configs: Sequence[AppConfig] | None = None, **kwargs: Any
+) -> Iterable[CheckMessage]:
+    """Check GNL and the DATABASES entry of its alias, without connecting."""
+    try:
+        settings = conf.settings()
+    except ImproperlyConfigured as error:
+        return [Error(str(error), id="gnl_django.E001")]
+    found: list[CheckMessage] = []
+    if settings.TTL < 3 * settings.POLL:
+        found.append(
+            Error(
+                "GNL['TTL'] is shorter than three times GNL['POLL']: leases would run out between "
+                "two looks of a worker.",
+                id="gnl_django.E002",
+            )
+        )
+    if settings.DATABASE not in django_settings.DATABASES:
+        message = f"GNL['DATABASE'] = {settings.DATABASE!r} is not an alias of DATABASES."
+        return [*found, Error(message, id="gnl_django.E003")]
+    return found + _check_options(settings.DATABASE)
+
+
+def _check_options(alias: str) -> list[CheckMessage]:
+    entry = django_settings.DATABASES[alias]
+    options = entry.get("OPTIONS", {})
+    engine = entry.get("ENGINE", "")
+    if engine.endswith("sqlite3") and options.get("transaction_mode") != "IMMEDIATE":
+        return [
+            Warning(
+                f"DATABASES[{alias!r}] does not begin transactions IMMEDIATE: one of yours that "
+                "reads first and writes later fails when a worker has written between.",
+                hint="OPTIONS: {'transaction_mode': 'IMMEDIATE', "
+                "'init_command': 'PRAGMA journal_mode=WAL;'}",
+                id="gnl_django.W001",
+            )
+        ]
+    isolation = options.get("isolation_level", "read committed")
+    if engine.endswith("mysql") and str(isolation).lower() != "read committed":
+        return [
+            Warning(
+                f"DATABASES[{alias!r}] uses isolation level {isolation!r}: an enqueue on an empty "
+                "queue may wait for a worker's gap locks.",
+                hint="OPTIONS: {'isolation_level': 'read committed'}",
+                id="gnl_django.W002",
+            )
+        ]
+    return []
+
+
+@register(Tags.database)
+def check_versions(databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
+    """Check that the database of GNL['DATABASE'] is young enough; connects to it."""
+    alias = conf.settings().DATABASE
+    if alias not in (databases or ()):
+        return []
+    connection: Any = connections[alias]
+    needed = ""
+    if connection.vendor == "sqlite":
+        if connection.Database.sqlite_version_info < SQLITE_VERSION:
+            needed = "SQLite 3.35 (RETURNING)"
+    elif connection.vendor == "postgresql":
+        if connection.pg_version < POSTGRES_VERSION:
+            needed = "PostgreSQL 14"
+    elif connection.vendor == "mysql":
+        if connection.mysql_is_mariadb:
+            if connection.mysql_version < MARIADB_VERSION:
+                needed = "MariaDB 10.11 (descending index parts, SKIP LOCKED)"
+        elif connection.mysql_version < MYSQL_VERSION:
+            needed = "MySQL 8.0.16 (CHECK constraints, SKIP LOCKED)"
+    else:
+        needed = "PostgreSQL, MySQL, MariaDB or SQLite"
+    if not needed:
+        return []
+    return [Error(f"Database {alias!r}: gnl_django needs {needed}.", id="gnl_django.E004")]
+
+
+@register(Tags.security, deploy=True)
+def check_failpoints(
+    app_configs: Sequence[AppConfig] | None = None, **kwargs: Any
+) -> list[CheckMessage]:
+    """Warn when fail points could be armed in production (reliability.md 2.4)."""
+    if not conf.settings().FAILPOINTS:
+        return []
+    message = "GNL['FAILPOINTS'] is True: an environment variable could kill your workers."
+    return [Warning(message, id="gnl_django.W003")]

@@ -7,7 +7,7 @@ Everything is checked before anything is written; workers of this process are wo
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from django.db import transaction
 
@@ -15,16 +15,18 @@ from gnl_django import conf
 from gnl_django.core import failpoints, wakeup
 from gnl_django.core.db import own_transaction, retrying
 from gnl_django.errors import QueueDepthExceeded
-from gnl_django.queue.kinds import JobKind
 from gnl_django.queue.options import NewJob, build_row, options_from
 from gnl_django.queue.store import store_for
 from gnl_django.queue.store.base import NewRow, Store
+
+if TYPE_CHECKING:
+    from gnl_django.queue.kinds import JobKind
 
 T = TypeVar("T")
 
 
 def enqueue(
-    kind: str | JobKind[Any],
+    kind: "str | JobKind[Any]",
     payload: Any = None,
     *,
     key: str | None = None,

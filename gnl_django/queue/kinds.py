@@ -17,6 +17,7 @@ from gnl_django import conf
 from gnl_django.core import payloads
 from gnl_django.core.backoff import Delay, seconds
 from gnl_django.errors import InvalidPayload, PayloadIssue
+from gnl_django.queue import api
 from gnl_django.queue import options as opt
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
@@ -105,16 +106,12 @@ class JobKind(Generic[Handler]):
 
     def enqueue(self, payload: Any = None, **options: Any) -> int:
         """Store one job of this kind; see `gnl_django.enqueue`."""
-        from gnl_django.queue.api import enqueue
-
-        return enqueue(self, payload, **options)
+        return api.enqueue(self, payload, **options)
 
     def enqueue_many(self, payloads: Iterable[Any], **options: Any) -> list[int]:
         """Store one job of this kind for each payload; see `gnl_django.enqueue_many`."""
-        from gnl_django.queue.api import enqueue_many
-
         using = options.pop("using", None)
-        return enqueue_many(
+        return api.enqueue_many(
             [opt.NewJob(self, payload, **options) for payload in payloads], using=using
         )
 
@@ -175,14 +172,7 @@ def job(
     Returns a JobKind. Raises ValueError or TypeError for a wrong argument, ImproperlyConfigured
     when other code has declared the kind.
     """
-    opt.check_name("kind", kind, opt.KIND_MAX)
-    if kind.startswith("gnl."):
-        raise ValueError(f"kind: {kind!r} begins with the reserved 'gnl.'")
-    opt.check_name("queue", queue, opt.QUEUE_MAX)
-    opt.check_integer("priority", priority, -opt.PRIORITY_LIMIT, opt.PRIORITY_LIMIT)
-    if max_attempts is not None:
-        opt.check_integer("max_attempts", max_attempts, 1, opt.ATTEMPTS_LIMIT)
-    _check_delay(retry_delay)
+    _check_defaults(kind, queue, priority, max_attempts, retry_delay)
     hold = None if max_hold is None else seconds(max_hold)
 
     def declare(handler: Handler) -> JobKind[Handler]:
@@ -202,6 +192,19 @@ def job(
         return declared
 
     return declare
+
+
+def _check_defaults(
+    kind: str, queue: str, priority: int, max_attempts: int | None, delay: Delay | None
+) -> None:
+    opt.check_name("kind", kind, opt.KIND_MAX)
+    if kind.startswith("gnl."):
+        raise ValueError(f"kind: {kind!r} begins with the reserved 'gnl.'")
+    opt.check_name("queue", queue, opt.QUEUE_MAX)
+    opt.check_integer("priority", priority, -opt.PRIORITY_LIMIT, opt.PRIORITY_LIMIT)
+    if max_attempts is not None:
+        opt.check_integer("max_attempts", max_attempts, 1, opt.ATTEMPTS_LIMIT)
+    _check_delay(delay)
 
 
 def _check_delay(delay: Delay | None) -> None:

@@ -106,8 +106,6 @@ def build_row(job: NewJob, *, max_bytes: int) -> NewRow:
         sensitive=kind.sensitive,
         key=key,
         dedup=None if key is None else dedup(org, key),
-        run_id=None,
-        scheduled_for=None,
         run_at=run_at,
         delay=delay,
         max_attempts=check_integer(

@@ -66,7 +66,7 @@ def serve(worker: Worker, *, grace: float, until_idle: bool) -> bool:
     """
     with Signals() as signals:
         worker.start()
-        logger.info("Worker %s serves %s", worker.name, ", ".join(worker.queues))
+        logger.info("Worker %s serves %s", worker.options.name, ", ".join(worker.options.queues))
         if until_idle:
             while not worker.idle() and not signals.wait(IDLE_LOOK):
                 pass

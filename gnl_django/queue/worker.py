@@ -6,27 +6,22 @@ run handlers, the heartbeat renews leases. `gnl_worker` runs one; tests and smal
 """
 
 import logging
-import secrets
-import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
-from os import getpid
 
 from django.db import connections, transaction
 
 from gnl_django import conf
-from gnl_django.core import clock, leases, wakeup
-from gnl_django.core.backoff import Growing, seconds
+from gnl_django.core import clock, wakeup
+from gnl_django.core.backoff import Growing
 from gnl_django.core.db import Fault, fault_of, reconnect
 from gnl_django.core.heartbeat import Heartbeat
 from gnl_django.core.loop import RECOVERING, PollLoop
 from gnl_django.core.pool import Pool
 from gnl_django.core.registry import autodiscover
-from gnl_django.errors import UnknownKind
 from gnl_django.queue import execution as executions
-from gnl_django.queue import options as opt
 from gnl_django.queue.ending import give_back
 from gnl_django.queue.execution import Execution, Outbox
 from gnl_django.queue.metrics import Ledger, WorkerMetrics
@@ -34,10 +29,10 @@ from gnl_django.queue.passes import Driver
 from gnl_django.queue.rings import Rings
 from gnl_django.queue.settling import OnError, Roster, Settling
 from gnl_django.queue.store import store_for
+from gnl_django.queue.worker_options import WorkerOptions, check_options
 
 logger = logging.getLogger(__name__)
 
-WORKER_NAME_MAX = 100
 SECOND_WAKES_AFTER = 0.0003
 LOOP_PATIENCE = 5.0
 
@@ -73,50 +68,55 @@ class Worker:
         name: str | None = None,
         using: str | None = None,
     ) -> None:
-        settings = conf.settings()
-        self.queues = _queues(queues)
-        self.ttl = _at_least("ttl", settings.TTL if ttl is None else ttl, leases.MIN_TTL)
-        self.poll = _positive("poll", settings.POLL if poll is None else poll)
-        longest = max(self.poll, settings.MAX_POLL) if max_poll is None else max_poll
-        self.max_poll = _at_least("max_poll", longest, self.poll)
-        self.using = using or settings.DATABASE
-        self.name = _full_name(name)
-        if max_attempts is not None:
-            opt.check_integer("max_attempts", max_attempts, 1, opt.ATTEMPTS_LIMIT)
-        size = opt.check_integer(
-            "concurrency", settings.CONCURRENCY if concurrency is None else concurrency, 1, 10_000
-        )
         autodiscover()
-        self._max_hold = None if max_hold is None else seconds(max_hold)
-        self._on_error = on_error
-        self._ledger = Ledger(size)
-        self._roster: Roster = {}
-        self._stopped = False
-        self._rings = Rings(
-            _kinds(kinds), ttl=self.ttl, worker=self.name, max_attempts=max_attempts
+        options = check_options(
+            queues,
+            concurrency=concurrency,
+            ttl=ttl,
+            poll=poll,
+            max_poll=max_poll,
+            backoff=backoff,
+            max_hold=max_hold,
+            max_attempts=max_attempts,
+            kinds=kinds,
+            name=name,
+            using=using,
         )
-        self._pool: Pool[Execution] = Pool(size, self._run, name=f"gnl-slot-{getpid()}")
-        self._beats = threading.Lock()
-        self._beating = 0
-        renewing = store_for(self.using)
+        self.options = options
+        self._on_error = on_error
+        self._make_parts(options)
+
+    def _make_parts(self, options: WorkerOptions) -> None:
+        self._ledger = Ledger(options.concurrency)
+        self._roster: Roster = {}
+        self._rings = Rings(
+            options.kinds, ttl=options.ttl, worker=options.name, max_attempts=options.max_attempts
+        )
+        self._pool: Pool[Execution] = Pool(options.concurrency, self._run, name="gnl-slot")
+        renewing = store_for(options.using)
         self._heartbeat = Heartbeat(
-            lambda held: renewing.renew(held, self.ttl),
-            ttl=self.ttl,
-            using=self.using,
+            lambda held: renewing.renew(held, options.ttl),
+            ttl=options.ttl,
+            using=options.using,
             name="gnl-heartbeat",
         )
-        self._idle = Growing(self.poll, self.max_poll if backoff else self.poll)
-        self._called = False
-        self._at_rest = False
+        self._beats = threading.Lock()
+        self._beating = 0
+        self._idle = Growing(options.poll, options.max_poll)
         self._loop = PollLoop(
             self._step,
-            using=self.using,
-            name=f"Worker {self.name}",
+            using=options.using,
+            name=f"Worker {options.name}",
             failed=self._pass_failed,
             idle_wait=self._idle.take,
         )
         self._outbox = Outbox(self._loop.wake)
-        self._driver = self._make_driver(self._outbox, self._pool.submit, prepare=settings.PREPARE)
+        self._driver = self._make_driver(
+            self._outbox, self._pool.submit, prepare=conf.settings().PREPARE
+        )
+        self._called = False
+        self._at_rest = False
+        self._stopped = False
 
     # driving it
 
@@ -124,7 +124,7 @@ class Worker:
         """Start the control thread; the first pass is immediate. Does nothing when it runs."""
         if self._loop.running or self._stopped:
             return
-        wakeup.subscribe("jobs", self.queues, self._wake)
+        wakeup.subscribe("jobs", self.options.queues, self._wake)
         self._beat_on()
         self._loop.start()
 
@@ -164,7 +164,7 @@ class Worker:
         Inside the caller's `atomic()` handlers run in this thread, on its connection, each in a
         savepoint; else in the pool, with renewal and real commits (queue.md R48).
         """
-        inline = connections[self.using].in_atomic_block
+        inline = connections[self.options.using].in_atomic_block
         outbox = Outbox(lambda: None)
         hand_over = self._run_inline if inline else self._pool.submit
         driver = self._make_driver(outbox, hand_over, prepare=False)
@@ -172,15 +172,15 @@ class Worker:
             turn = driver.turn()
             self._ledger.ticked(clock.wall())
             self._pool.nudge()
-            waits = Growing(0.05, self.poll)
+            waits = Growing(0.05, self.options.poll)
             while driver.open:
-                outbox.gather(driver.open, self.poll)
+                outbox.gather(driver.open, self.options.poll)
                 try:
                     driver.settle()
                 except Exception as error:  # an outcome outlives an outage (R34)
                     if inline or fault_of(error) not in {*RECOVERING, Fault.TRANSIENT}:
                         raise
-                    reconnect(self.using)
+                    reconnect(self.options.using)
                     outbox.gather(driver.open + 1, waits.take())
         return turn.claimed
 
@@ -233,7 +233,7 @@ class Worker:
 
     def _run(self, execution: Execution) -> None:
         hold = execution.kind.max_hold
-        self._heartbeat.time_limit(execution.lease, self._max_hold if hold is None else hold)
+        self._heartbeat.time_limit(execution.lease, self.options.max_hold if hold is None else hold)
         try:
             executions.run(execution, executions.tidied)
         finally:
@@ -242,7 +242,7 @@ class Worker:
 
     def _run_inline(self, started: list[Execution]) -> None:
         for execution in started:
-            executions.run(execution, lambda _: transaction.atomic(using=self.using))
+            executions.run(execution, lambda _: transaction.atomic(using=self.options.using))
             self._ledger.ended()
             execution.outbox.put(execution)
 
@@ -250,15 +250,21 @@ class Worker:
         self, outbox: Outbox, hand_over: Callable[[list[Execution]], None], *, prepare: bool
     ) -> Driver:
         return Driver(
-            store_for(self.using, prepare=prepare),
+            store_for(self.options.using, prepare=prepare),
             self._rings,
             self._ledger,
             self._heartbeat,
-            Settling(self._ledger, self._heartbeat, self._roster, self._on_error, using=self.using),
+            Settling(
+                self._ledger,
+                self._heartbeat,
+                self._roster,
+                self._on_error,
+                using=self.options.using,
+            ),
             outbox,
             hand_over,
-            queues=self.queues,
-            poll=self.poll,
+            queues=self.options.queues,
+            poll=self.options.poll,
         )
 
     @contextmanager
@@ -292,43 +298,7 @@ class Worker:
             self._loop.stop(LOOP_PATIENCE)
             self._beat_off()
         if not ended:
-            store = store_for(self.using)
+            store = store_for(self.options.using)
             give_back(self._roster, self._ledger, self._heartbeat, store, notice=notice)
         self._pool.close()
         return ended
-
-
-def _queues(queues: Sequence[str]) -> tuple[str, ...]:
-    if isinstance(queues, str) or not queues:
-        raise ValueError(f"queues: {queues!r} is not a sequence with a name in it")
-    return tuple(opt.check_name("queue", queue, opt.QUEUE_MAX) for queue in queues)
-
-
-def _kinds(names: Sequence[str] | None) -> Callable[[], tuple[str, ...]]:
-    if names is None:
-        return lambda: tuple(opt.kinds)
-    for name in names:
-        if opt.kinds.known(name) is None:
-            raise UnknownKind(name)
-    chosen = tuple(sorted(set(names)))
-    return lambda: chosen
-
-
-def _full_name(name: str | None) -> str:
-    """Return `<name>/<host>/<pid>/<6 random>`, the host cut so that it fits Job.worker."""
-    first = opt.check_name("name", "worker" if name is None else name, 40)
-    last = f"{getpid()}/{secrets.token_hex(3)}"
-    host = socket.gethostname()[: WORKER_NAME_MAX - len(first) - len(last) - 2]
-    return f"{first}/{host}/{last}"
-
-
-def _positive(what: str, value: float) -> float:
-    if seconds(value) <= 0:
-        raise ValueError(f"{what}: {value!r} is not above 0 seconds")
-    return seconds(value)
-
-
-def _at_least(what: str, value: float, least: float) -> float:
-    if seconds(value) < least:
-        raise ValueError(f"{what}: {value!r} is below {least} seconds")
-    return seconds(value)

@@ -38,8 +38,6 @@ class NewRow:
     sensitive: bool
     key: str | None
     dedup: str | None
-    run_id: str | None
-    scheduled_for: datetime | None
     run_at: datetime | None
     delay: float
     max_attempts: int
@@ -275,6 +273,6 @@ CLAIM_COLUMNS = (
 
 INSERT_COLUMNS = (
     "kind", "queue", "org", "state", "priority", "payload", "meta", "sensitive", "key", "dedup",
-    "run_id", "scheduled_for", "run_at", "attempt", "max_attempts", "revivals", "deferrals",
+    "run_at", "attempt", "max_attempts", "revivals", "deferrals",
     "cancel_reason", "note", "error_class", "error", "enqueued_at",
 )  # fmt: skip

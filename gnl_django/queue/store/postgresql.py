@@ -70,10 +70,12 @@ class PostgresStore(Store):
     def insert(self, row: NewRow) -> int:
         """One INSERT; with a key, at most five rounds against a key that appears and vanishes."""
         params = {name: getattr(row, name) for name in NewRow.__slots__}
+        timed = row.run_at is not None or row.delay > 0
+        text = sql.insert(keyed=row.dedup is not None, timed=timed)
         if row.dedup is None:
-            return int(self._rows(sql.INSERT, params)[0][0])
+            return int(self._rows(text, params)[0][0])
         for _ in range(KEY_TRIES):
-            for found in self._rows(sql.INSERT_KEYED, params):
+            for found in self._rows(text, params):
                 return int(found[0])
             for found in self.find_keys([row.dedup]).values():
                 return found

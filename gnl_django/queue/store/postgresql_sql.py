@@ -6,6 +6,8 @@ from-state without proving a partial index, whose dead entries would be walked (
 against 0.2 ms).
 """
 
+from functools import cache
+
 #: First statement of a batch: plans that do not depend on statistics, for this transaction only.
 PLANNER = (
     "SELECT set_config('enable_seqscan','off',true), set_config('enable_bitmapscan','off',true), "
@@ -13,38 +15,64 @@ PLANNER = (
     "set_config('plan_cache_mode','force_generic_plan',true)"
 )
 
-_VALUES = """
-INSERT INTO gnl_django_job (kind, queue, org, state, priority, payload, meta, sensitive, key, dedup,
- run_id, scheduled_for, run_at, attempt, max_attempts, revivals, deferrals, cancel_reason, note,
- error_class, error, enqueued_at)
-VALUES (%(kind)s, %(queue)s, %(org)s,
- CASE WHEN coalesce(%(run_at)s::timestamptz, {now} + %(delay)s::float8 * interval '1 second')
-  <= {now} THEN 'ready' ELSE 'scheduled' END,
- %(priority)s, %(payload)s, %(meta)s, %(sensitive)s, %(key)s, %(dedup)s, %(run_id)s,
- %(scheduled_for)s, coalesce(%(run_at)s::timestamptz,
-  {now} + %(delay)s::float8 * interval '1 second'),
- 0, %(max_attempts)s, 0, 0, '', '', '', '', {now})
-"""
-INSERT = f"{_VALUES} RETURNING id"
-INSERT_KEYED = f"{_VALUES} ON CONFLICT (dedup) DO NOTHING RETURNING id"
+_DUE = "coalesce(%(run_at)s::timestamptz, {now} + %(delay)s::float8 * interval '1 second')"
+
+
+@cache
+def insert(*, keyed: bool, timed: bool) -> str:
+    """Return the INSERT of one job, no longer than it must be (no time, no key: 160 -> 120 us).
+
+    keyed: with a key, whose stored job makes it do nothing. timed: run_at or a delay decides the
+    state.
+    """
+    columns = {
+        "kind": "%(kind)s",
+        "queue": "%(queue)s",
+        "org": "%(org)s",
+        "state": f"CASE WHEN {_DUE} <= {{now}} THEN 'ready' ELSE 'scheduled' END"
+        if timed
+        else "'ready'",
+        "priority": "%(priority)s",
+        "payload": "%(payload)s",
+        "meta": "%(meta)s",
+        "sensitive": "%(sensitive)s",
+        "run_at": _DUE if timed else "{now}",
+        "attempt": "0",
+        "max_attempts": "%(max_attempts)s",
+        "revivals": "0",
+        "deferrals": "0",
+        "cancel_reason": "''",
+        "note": "''",
+        "error_class": "''",
+        "error": "''",
+        "enqueued_at": "{now}",
+    }
+    if keyed:
+        columns |= {"key": "%(key)s", "dedup": "%(dedup)s"}
+    text = (
+        f"INSERT INTO gnl_django_job ({', '.join(columns)}) VALUES ({', '.join(columns.values())})"
+    )
+    return (
+        f"{text} ON CONFLICT (dedup) DO NOTHING RETURNING id" if keyed else f"{text} RETURNING id"
+    )
+
 
 INSERT_MANY = """
 INSERT INTO gnl_django_job (kind, queue, org, state, priority, payload, meta, sensitive, key, dedup,
- run_id, scheduled_for, run_at, attempt, max_attempts, revivals, deferrals, cancel_reason, note,
+ run_at, attempt, max_attempts, revivals, deferrals, cancel_reason, note,
  error_class, error, enqueued_at)
 SELECT h.kind, h.queue, h.org,
  CASE WHEN coalesce(h.run_at, n.at + h.delay * interval '1 second') <= n.at
   THEN 'ready' ELSE 'scheduled' END,
- h.priority, h.payload, h.meta, h.sensitive, h.key, h.dedup, h.run_id, h.scheduled_for,
+ h.priority, h.payload, h.meta, h.sensitive, h.key, h.dedup,
  coalesce(h.run_at, n.at + h.delay * interval '1 second'), 0, h.max_attempts, 0, 0, '', '', '', '',
  n.at
 FROM (SELECT {now} AS at) n,
  unnest(%(kind)s::text[], %(queue)s::text[], %(org)s::text[], %(priority)s::smallint[],
   %(payload)s::text[], %(meta)s::text[], %(sensitive)s::bool[], %(key)s::text[], %(dedup)s::text[],
-  %(run_id)s::text[], %(scheduled_for)s::timestamptz[], %(run_at)s::timestamptz[],
-  %(delay)s::float8[], %(max_attempts)s::smallint[])
- WITH ORDINALITY h(kind, queue, org, priority, payload, meta, sensitive, key, dedup, run_id,
-  scheduled_for, run_at, delay, max_attempts, ord)
+  %(run_at)s::timestamptz[], %(delay)s::float8[], %(max_attempts)s::smallint[])
+ WITH ORDINALITY h(kind, queue, org, priority, payload, meta, sensitive, key, dedup, run_at,
+  delay, max_attempts, ord)
 ORDER BY h.ord
 ON CONFLICT (dedup) DO NOTHING
 RETURNING id, dedup

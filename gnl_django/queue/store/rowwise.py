@@ -93,13 +93,11 @@ class RowwiseStore(RowwiseSettling):
                 state = "CASE WHEN %s <= {now} THEN 'ready' ELSE 'scheduled' END"
                 run_at, times = "%s", [to_database(row.run_at, self.VENDOR)] * 2
             values.append(
-                f"(%s, %s, %s, {state}, %s, %s, %s, %s, %s, %s, %s, %s, {run_at}, "
+                f"(%s, %s, %s, {state}, %s, %s, %s, %s, %s, %s, {run_at}, "
                 "0, %s, 0, 0, '', '', '', '', {now})"
             )
             params += [row.kind, row.queue, row.org, *times[:-1], row.priority, row.payload]
-            params += [row.meta, row.sensitive, row.key, row.dedup, row.run_id]
-            params += [to_database(row.scheduled_for, self.VENDOR), *times[-1:]]
-            params.append(row.max_attempts)
+            params += [row.meta, row.sensitive, row.key, row.dedup, *times[-1:], row.max_attempts]
         names = ", ".join(f"{self.QUOTE}{name}{self.QUOTE}" for name in INSERT_COLUMNS)
         return f"INSERT INTO gnl_django_job ({names}) VALUES {', '.join(values)}", params
 
