@@ -1,20 +1,33 @@
 """System checks: settings and databases under which the queue's promises would not hold (R52)."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from django.apps import AppConfig
 from django.conf import settings as django_settings
-from django.core.checks import CheckMessage, Error, Tags, Warning, register
+from django.core import checks
+from django.core.checks import CheckMessage, Tags, register
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
 from gnl_django import conf
 
-SQLITE_VERSION = (3, 35)
-POSTGRES_VERSION = 14_00_00
-MARIADB_VERSION = (10, 11)
-MYSQL_VERSION = (8, 0, 16)
+
+def _mysql_is_new(connection: Any) -> bool:
+    # Descending index parts since MariaDB 10.8, SKIP LOCKED since 10.6; CHECK since MySQL 8.0.16.
+    least = (10, 11) if connection.mysql_is_mariadb else (8, 0, 16)
+    return bool(connection.mysql_version >= least)
+
+
+#: Vendor -> the oldest database we work on, and the question whether a connection's is as new.
+OLDEST: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "postgresql": ("PostgreSQL 14", lambda connection: connection.pg_version >= 14_00_00),
+    "mysql": ("MariaDB 10.11 or MySQL 8.0.16", _mysql_is_new),
+    "sqlite": (
+        "SQLite 3.35",
+        lambda connection: connection.Database.sqlite_version_info >= (3, 35),
+    ),
+}
 
 
 @register()
@@ -25,11 +38,11 @@ def check_settings(
     try:
         settings = conf.settings()
     except ImproperlyConfigured as error:
-        return [Error(str(error), id="gnl_django.E001")]
+        return [checks.Error(str(error), id="gnl_django.E001")]
     found: list[CheckMessage] = []
     if settings.TTL < 3 * settings.POLL:
         found.append(
-            Error(
+            checks.Error(
                 "GNL['TTL'] is shorter than three times GNL['POLL']: leases would run out between "
                 "two looks of a worker.",
                 id="gnl_django.E002",
@@ -47,7 +60,7 @@ def _check_options(alias: str) -> list[CheckMessage]:
     engine = entry.get("ENGINE", "")
     if engine.endswith("sqlite3") and options.get("transaction_mode") != "IMMEDIATE":
         return [
-            Warning(
+            checks.Warning(
                 f"DATABASES[{alias!r}] does not begin transactions IMMEDIATE: one of yours that "
                 "reads first and writes later fails when a worker has written between.",
                 hint="OPTIONS: {'transaction_mode': 'IMMEDIATE', "
@@ -58,7 +71,7 @@ def _check_options(alias: str) -> list[CheckMessage]:
     isolation = options.get("isolation_level", "read committed")
     if engine.endswith("mysql") and str(isolation).lower() != "read committed":
         return [
-            Warning(
+            checks.Warning(
                 f"DATABASES[{alias!r}] uses isolation level {isolation!r}: an enqueue on an empty "
                 "queue may wait for a worker's gap locks.",
                 hint="OPTIONS: {'isolation_level': 'read committed'}",
@@ -75,24 +88,13 @@ def check_versions(databases: Sequence[str] | None = None, **kwargs: Any) -> lis
     if alias not in (databases or ()):
         return []
     connection: Any = connections[alias]
-    needed = ""
-    if connection.vendor == "sqlite":
-        if connection.Database.sqlite_version_info < SQLITE_VERSION:
-            needed = "SQLite 3.35 (RETURNING)"
-    elif connection.vendor == "postgresql":
-        if connection.pg_version < POSTGRES_VERSION:
-            needed = "PostgreSQL 14"
-    elif connection.vendor == "mysql":
-        if connection.mysql_is_mariadb:
-            if connection.mysql_version < MARIADB_VERSION:
-                needed = "MariaDB 10.11 (descending index parts, SKIP LOCKED)"
-        elif connection.mysql_version < MYSQL_VERSION:
-            needed = "MySQL 8.0.16 (CHECK constraints, SKIP LOCKED)"
-    else:
-        needed = "PostgreSQL, MySQL, MariaDB or SQLite"
-    if not needed:
+    oldest, is_new = OLDEST.get(
+        connection.vendor, ("PostgreSQL, MySQL, MariaDB or SQLite", lambda _: False)
+    )
+    if is_new(connection):
         return []
-    return [Error(f"Database {alias!r}: gnl_django needs {needed}.", id="gnl_django.E004")]
+    message = f"Database {alias!r}: gnl_django needs {oldest} or newer."
+    return [checks.Error(message, id="gnl_django.E004")]
 
 
 @register(Tags.security, deploy=True)
@@ -103,4 +105,4 @@ def check_failpoints(
     if not conf.settings().FAILPOINTS:
         return []
     message = "GNL['FAILPOINTS'] is True: an environment variable could kill your workers."
-    return [Warning(message, id="gnl_django.W003")]
+    return [checks.Warning(message, id="gnl_django.W003")]
