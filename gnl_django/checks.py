@@ -50,7 +50,7 @@ def check_settings(
         )
     if settings.DATABASE not in django_settings.DATABASES:
         message = f"GNL['DATABASE'] = {settings.DATABASE!r} is not an alias of DATABASES."
-        return [*found, Error(message, id="gnl_django.E003")]
+        return [*found, checks.Error(message, id="gnl_django.E003")]
     return found + _check_options(settings.DATABASE)
 
 

@@ -69,7 +69,7 @@ class Demo:
         if self.options.once:
             self.say(f"Operator: {login}")
         else:
-            footer = f"Admin: {self.start_web(children)}, {login}. Ctrl-C ends the demo."
+            footer = f"Admin: {self.start_web(children)} ({login}). Ctrl-C ends the demo."
             self.say(footer)
         paths = [source.path for source in sources]
         with Display(self.console, run, footer) as display:

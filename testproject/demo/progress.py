@@ -12,6 +12,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
+from rich.text import Text
 
 from gnl_django.models import Job
 from testproject.demo.work import Run
@@ -101,7 +102,7 @@ class Display:
             style = "red" if state == "dead" else None
             table.add_column(state, justify="right", style=style)
         table.add_row(*(str(counts.states.get(state, 0)) for state in STATES))
-        return Group(head, table, *([self.footer] if self.footer else []))
+        return Group(head, table, *([Text(self.footer)] if self.footer else []))
 
     def __enter__(self) -> "Display":
         if self._live is not None:

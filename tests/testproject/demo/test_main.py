@@ -48,7 +48,7 @@ def test_once_works_the_queue_empty_and_sums_up(spawn: Spawner, environ: dict[st
 def test_the_admin_lets_the_printed_operator_in(spawn: Spawner, environ: dict[str, str]) -> None:
     demo = start(spawn, environ)
     line = demo.wait_line("Admin: ", 60)
-    address, user, password = re.findall(r"(http\S+), user (\S+), password (\S+)\.", line)[0]
+    address, user, password = re.findall(r"(http\S+) \(user (\S+), password (\S+)\)", line)[0]
     demo.wait_line("10th job finished", 90)
     browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(CookieJar()))
     page = browser.open(address, timeout=20).read().decode()
