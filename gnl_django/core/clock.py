@@ -8,7 +8,7 @@ instant with `override`; the process's own clock is never asked.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from functools import cache
+from functools import lru_cache
 
 # "%%": the texts pass through the drivers' parameter formatting.
 _NOW = {
@@ -29,7 +29,7 @@ def render(text: str, vendor: str) -> str:
     return _render(text, vendor, _override)
 
 
-@cache
+@lru_cache(maxsize=1024)  # bounded: the claim's text changes every second
 def _render(text: str, vendor: str, fixed: datetime | None) -> str:
     if fixed is None:
         now, base = _NOW[vendor], "'now'"

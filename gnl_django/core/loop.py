@@ -58,7 +58,8 @@ class PollLoop:
 
     def wake(self) -> None:
         """End the present wait."""
-        self._woken.set()
+        if not self._woken.is_set():  # cheaper than set(), and slots call this for every job
+            self._woken.set()
 
     def wait(self, seconds: float) -> bool:
         """Wait until woken, at most `seconds`; return whether a wake-up came. For the step."""

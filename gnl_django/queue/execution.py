@@ -10,11 +10,11 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from threading import Event
+from threading import Event, local
 from typing import Any
 
 from asgiref.sync import async_to_sync
-from django.db import connections, reset_queries
+from django.db import connections
 
 from gnl_django.core import failpoints
 from gnl_django.core.leases import Lease
@@ -25,6 +25,8 @@ from gnl_django.queue.kinds import JobKind
 from gnl_django.queue.store.base import ClaimedRow, Outcome
 
 logger = logging.getLogger(__name__)
+
+_slot = local()
 
 
 class Execution:
@@ -146,18 +148,25 @@ def _strip(error: BaseException) -> None:
 @contextmanager
 def tidied(row: ClaimedRow) -> Iterator[None]:
     """Look after a slot's database connections before and after a handler (R40)."""
-    tidy_connections(row)
+    if getattr(_slot, "connected", False):
+        _tidy_connections(row)
     try:
         yield
     finally:
-        tidy_connections(row)
+        _slot.connected = _tidy_connections(row)
 
 
-def tidy_connections(row: ClaimedRow) -> None:
-    """Leave no transaction, no broken connection and no query log behind a handler (R40)."""
+def _tidy_connections(row: ClaimedRow) -> bool:
+    """Leave no open transaction, no broken or old connection and no query log in this thread.
+
+    Returns whether it has a connection at all: until a handler opens one, nothing is to be done.
+    """
+    connected = False
     for connection in connections.all(initialized_only=True):
         if connection.connection is None:
             continue
+        connected = True
+        connection.queries_log.clear()
         if connection.in_atomic_block or not connection.get_autocommit():
             logger.error(
                 "The handler of %s left a transaction open on %r (job %d); it is rolled back",
@@ -170,4 +179,4 @@ def tidy_connections(row: ClaimedRow) -> None:
             connection.connection = None
         else:
             connection.close_if_unusable_or_obsolete()
-    reset_queries()
+    return connected

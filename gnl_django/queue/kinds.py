@@ -12,6 +12,7 @@ from functools import cached_property, update_wrapper
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import SchemaSerializer
 
 from gnl_django import conf
 from gnl_django.core import payloads
@@ -85,13 +86,19 @@ class JobKind(Generic[Handler]):
             return None
         return TypeAdapter(annotation)
 
+    @cached_property
+    def _serializer(self) -> SchemaSerializer:
+        # The adapter's own would make None of a NaN under `Any`: refused is better than changed.
+        assert self.adapter is not None  # noqa: S101 - only typed payloads are serialized
+        return SchemaSerializer(self.adapter.core_schema, {"ser_json_inf_nan": "constants"})
+
     def encode(self, payload: Any, *, max_bytes: int) -> str | None:
         """Validate a payload and return its canonical JSON, None for None (queue.md R2)."""
         value = payload
         if self.adapter is not None:
             with _named(self):
                 checked = self.adapter.validate_python(payload)
-                value = self.adapter.dump_python(checked, mode="json", warnings="error")
+                value = self._serializer.to_python(checked, mode="json", warnings="error")
         if value is None:
             return None
         return payloads.encode(self.kind, value, max_bytes=max_bytes)

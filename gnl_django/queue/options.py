@@ -7,7 +7,7 @@ import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from gnl_django.core import payloads
@@ -71,7 +71,9 @@ def options_from(given: Mapping[str, Any]) -> Options:
 
 def resolve(kind: "str | JobKind[Any]") -> "JobKind[Any]":
     """Return the kind of a name or of itself; UnknownKind when nothing is registered."""
-    name = kind if isinstance(kind, str) else kind.kind
+    name = kind if isinstance(kind, str) else getattr(kind, "kind", None)
+    if not isinstance(name, str):
+        raise TypeError(f"kind must be a name or a JobKind, not {type(kind).__name__}")
     found = kinds.find(name)
     if found is None:
         raise UnknownKind(name)
@@ -101,7 +103,6 @@ def build_row(job: NewJob, *, max_bytes: int) -> NewRow:
             -PRIORITY_LIMIT,
             PRIORITY_LIMIT,
         ),
-        payload=kind.encode(job.payload, max_bytes=max_bytes),
         meta=_meta(kind.kind, options.meta),
         sensitive=kind.sensitive,
         key=key,
@@ -114,6 +115,8 @@ def build_row(job: NewJob, *, max_bytes: int) -> NewRow:
             1,
             ATTEMPTS_LIMIT,
         ),
+        # The last: options are judged before the payload's validators run (R1).
+        payload=kind.encode(job.payload, max_bytes=max_bytes),
     )
 
 
@@ -162,7 +165,10 @@ def check_time(run_at: object, delay: object) -> tuple[datetime | None, float]:
     if run_at is not None and delay is not None:
         raise ValueError("run_at and delay: give one of them")
     if delay is not None:
-        span = seconds(delay)
+        try:
+            span = seconds(delay)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"delay: {error}") from None
         if span > LONGEST_DELAY:
             raise ValueError(f"delay: {delay!r} is longer than 100 years")
         return None, span
@@ -172,7 +178,10 @@ def check_time(run_at: object, delay: object) -> tuple[datetime | None, float]:
         raise TypeError(f"run_at must be a datetime, not {type(run_at).__name__}")
     if run_at.utcoffset() is None:
         raise ValueError(f"run_at: {run_at!r} has no time zone")
-    return run_at, 0.0
+    try:
+        return run_at.astimezone(UTC), 0.0
+    except OverflowError:
+        raise ValueError(f"run_at: {run_at!r} is no time of the years 1 to 9999") from None
 
 
 def check_integer(what: str, value: object, least: int, most: int) -> int:

@@ -55,7 +55,7 @@ class Settling:
         """Take what has ended; return up to `most` outcomes to be written, lost ones left out."""
         self._pending.update({_key(execution): execution for execution in ended})
         for execution in list(self._pending.values()):
-            if execution.lost:
+            if execution.lost:  # and dropped by the heartbeat already
                 self._lost(execution)
         chosen = list(self._pending.values())[:most]
         return [execution.outcome for execution in chosen if execution.outcome is not None]
@@ -63,9 +63,9 @@ class Settling:
     def settled(self, answers: Sequence[Settled]) -> None:
         """Pass on what the store did. Locked rows stay pending and are tried again."""
         failed: list[Execution] = []
-        for answer in answers:
-            if answer.locked:
-                continue
+        settled = [answer for answer in answers if not answer.locked]
+        self._heartbeat.drop([self._pending[a.id, a.token].lease for a in settled])
+        for answer in settled:
             execution = self._pending[answer.id, answer.token]
             if answer.state is None:
                 self._lost(execution)
@@ -88,7 +88,6 @@ class Settling:
     def _leave(self, execution: Execution, *counters: str) -> None:
         key = _key(execution)
         self._pending.pop(key, None)
-        self._heartbeat.drop([execution.lease])
         self.open -= 1
         if self._roster.pop(key, None) is not None:  # else the worker's stop has given it back
             self._ledger.left(*counters)

@@ -43,7 +43,7 @@ class Demo:
 
     def run(self) -> int:
         """Do all of it and return the exit code."""
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, lambda *unused: self.stopped.set())
         self.options.directory.mkdir(parents=True, exist_ok=True)
         with database(self.options) as where:

@@ -249,7 +249,9 @@ class PostgresStore(Store):
         connection.ensure_connection()
         raw: Any = connection.connection
         prepare = self.prepare and PostgresStore._prepared_works
-        raw.prepare_threshold = 0 if prepare else None
+        threshold = raw.prepare_threshold  # put back: a pool may hand this connection to others
+        if prepare:
+            raw.prepare_threshold = 0
         cursors = []
         try:
             with connection.wrap_database_errors, raw.pipeline():
@@ -265,6 +267,7 @@ class PostgresStore(Store):
             PostgresStore._prepared_works = False
             logger.info("Prepared statements are off: the pooler does not keep them")
         finally:
+            raw.prepare_threshold = threshold
             if connection.queries_logged:
                 for text, _ in statements:
                     connection.queries_log.append({"sql": text, "time": "0.000"})
