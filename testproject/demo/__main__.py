@@ -89,7 +89,7 @@ class Demo:
 
     def enqueue(self, sources: "list[Source]") -> "Run":
         """Enqueue the run's jobs."""
-        from testproject.demo.work import enqueue_sources
+        from testproject.demo.work import enqueue_sources, older_jobs
 
         began = monotonic()
         run = enqueue_sources(sources)
@@ -97,6 +97,8 @@ class Demo:
             f"Enqueued {run.jobs} jobs of {len(run.sizes)} organizations "
             f"in {monotonic() - began:.2f} s"
         )
+        if older := older_jobs(run):
+            self.say(f"Before them {older} jobs of an interrupted run are waiting; they come first")
         return run
 
     def start_web(self, children: Children) -> str:

@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from django.contrib.auth import get_user_model
 
 from gnl_django import NewJob, enqueue_many
+from gnl_django.models import Job
 from testproject.library.background import KIND, Reindex
 from testproject.library.sources import Source
 
 OPERATOR = "operator"
+UNFINISHED = ("scheduled", "ready", "running")
+MANY = 10_000  # where the count of older jobs stops
 
 
 @dataclass(frozen=True)
@@ -56,3 +59,9 @@ def enqueue_sources(sources: list[Source]) -> Run:
     )
     sizes = Counter(source.package for source in sources)
     return Run(name, min(ids, default=0), max(ids, default=0), len(set(ids)), sizes)
+
+
+def older_jobs(run: Run) -> int:
+    """Return how many unfinished jobs an earlier run has left in front of `run`, up to MANY."""
+    older = Job.objects.filter(kind=KIND, pk__lt=run.first).order_by()
+    return sum(older.filter(state=state)[:MANY].count() for state in UNFINISHED)

@@ -107,6 +107,50 @@ def statements() -> Iterator[list[str]]:
     texts.extend(query["sql"] for query in captured.captured_queries)
 
 
+def rows_read(work: Callable[[], object]) -> int:
+    """Return how many rows or index entries the statements of `work` read.
+
+    SQLite does not tell; there it is the number of steps of its machine.
+    """
+    if connection.vendor == "sqlite":
+        steps = []
+        connection.ensure_connection()
+        connection.connection.set_progress_handler(lambda: steps.append(1), 1)
+        work()
+        connection.connection.set_progress_handler(None, 1)
+        return len(steps)
+    if connection.vendor == "mysql":
+        before = _handler_reads()
+        work()
+        return _handler_reads() - before
+    with statements() as texts:
+        work()
+    read = 0
+    for text in texts:
+        with connection.cursor() as cursor:
+            cursor.execute("EXPLAIN (ANALYZE, FORMAT JSON) " + text)
+            read += _scanned(cursor.fetchone()[0][0]["Plan"])
+    return read
+
+
+def _handler_reads() -> int:
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW SESSION STATUS LIKE 'Handler_read%'")
+        return sum(
+            int(value)
+            for name, value in cursor.fetchall()
+            if not name.startswith("Handler_read_rnd")
+        )
+
+
+def _scanned(node: dict[str, Any]) -> int:
+    read = 0
+    if "Relation Name" in node:
+        rows = node["Actual Rows"] + node.get("Rows Removed by Filter", 0)
+        read = round(rows * node["Actual Loops"])
+    return read + sum(_scanned(child) for child in node.get("Plans", []))
+
+
 @contextmanager
 def row_held(job_id: int) -> Iterator[None]:
     """Hold a row in an open transaction of another connection (SQLite: the write lock)."""

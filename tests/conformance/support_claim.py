@@ -5,10 +5,11 @@ and the ring of lanes in plain Python, to which the stores are compared.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
+from itertools import chain
 from threading import Event
 from typing import Any
 
@@ -180,6 +181,11 @@ def add(orgs: Sequence[str | None], *, kind: str = KIND, **options: Any) -> list
     return enqueue_many([NewJob(kind, None, org=org or None, **options) for org in orgs])
 
 
+def flat(parts: Iterable[Iterable[int]]) -> list[int]:
+    """Return the numbers of all parts, sorted."""
+    return sorted(chain.from_iterable(parts))
+
+
 def states() -> dict[int, str]:
     """Return the state of every job."""
     return dict(Job.objects.order_by("id").values_list("id", "state"))
@@ -212,11 +218,11 @@ def fill(
     ahead: likewise, seconds from now until run_at and, for running jobs, the end of the lease.
     """
     now_ = _AHEAD[connection.vendor].format("0")
-    time = _AHEAD[connection.vendor].format(ahead)
+    time = _AHEAD[connection.vendor].format(ahead.replace("%", "%%"))
     values: Mapping[str, str] = {
         "kind": "%s",
         "queue": "%s",
-        "org": _CONCAT[connection.vendor].format(lane),
+        "org": _CONCAT[connection.vendor].format(lane.replace("%", "%%")),
         "state": "%s",
         "run_at": time,
         "attempt": "1" if state == "running" else "0",
@@ -224,8 +230,10 @@ def fill(
         "lease_expires_at": time if state == "running" else "NULL",
         "finished_at": time if state in {"succeeded", "dead", "canceled"} else "NULL",
         "enqueued_at": now_,
-        "payload": "'{{}}'",
-        "meta": "'{{}}'",
+        "started_at": now_ if state == "running" else "NULL",
+        "worker": "'w/h/1/abcdef'" if state == "running" else "NULL",
+        "payload": "'{}'",
+        "meta": "'{}'",
         "max_attempts": "5",
         **dict.fromkeys(("priority", "revivals", "deferrals"), "0"),
         "sensitive": "false",

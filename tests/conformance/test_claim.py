@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import timedelta
+from itertools import pairwise
 from threading import Barrier
 from typing import Any
 
@@ -55,11 +56,11 @@ def example(db: None) -> Callable[[], Any]:
 
 def shuffled_lanes() -> dict[str, list[int]]:
     """Worked example 1: the oldest ready job is in b; a, b, c have 20 jobs, one is ownerless."""
-    orgs: list[str | None] = ["b", None, *(["c", "a", "b"] * 20)][:-1]
-    made = s.add(orgs)
-    return {
-        org or "": [i for i, o in zip(made, orgs, strict=True) if o == org] for org in set(orgs)
-    }
+    orgs = ["b", "", *(["c", "a", "b"] * 20)][:-1]
+    made: dict[str, list[int]] = {}
+    for job_id, org in zip(s.add(orgs), orgs, strict=True):
+        made.setdefault(org, []).append(job_id)
+    return made
 
 
 # worked example 1
@@ -208,7 +209,7 @@ def test_a_lane_that_was_idle_for_a_week_has_earned_no_credit() -> None:
         s.add(["a"] * 10)
         starts = [s.lanes(rings.claim(store, "default", 1))[0] for _ in range(15)]
     assert starts.count("a") == 5
-    assert all(one != two for one, two in zip(starts, starts[1:], strict=False))
+    assert all(one != two for one, two in pairwise(starts))
 
 
 @pytest.mark.row("queue", "C42")
@@ -218,8 +219,8 @@ def test_jobs_enqueued_together_start_like_jobs_enqueued_one_by_one(n: int) -> N
     wanted = [("x", 0), ("a", 5), ("x", 5), ("m", 0), ("a", 0), ("x", -5), ("m", 7), ("", 0)]
     enqueue_many(
         [
-            NewJob(s.KIND, i, org=o or None, priority=p, queue="many")
-            for i, (o, p) in enumerate(wanted)
+            NewJob(s.KIND, at, org=org or None, priority=priority, queue="many")
+            for at, (org, priority) in enumerate(wanted)
         ]
     )
     for at, (org, priority) in enumerate(wanted):
@@ -227,12 +228,12 @@ def test_jobs_enqueued_together_start_like_jobs_enqueued_one_by_one(n: int) -> N
 
     def order(queue: str) -> list[str | None]:
         rings = s.rings()
-        passes = [rings.claim(s.store(), queue, n) for _ in range(8)]
+        passes = [rings.claim(s.store(), queue, n) for _ in range(len(wanted))]
         return [row.payload for taken in passes for row in taken.claimed.rows]
 
-    assert order("many") == order("single")
-    assert len(order("many")) == 0
-    assert Job.objects.filter(state="running").count() == 2 * len(wanted)
+    many = order("many")
+    assert sorted(map(str, many)) == [str(at) for at in range(len(wanted))]
+    assert many == order("single")
 
 
 # F6: the number of statements
@@ -289,9 +290,8 @@ def test_a_claim_costs_the_same_statements_with_10_and_10000_orgs(n: int) -> Non
 
 @pytest.mark.row("queue", "C43")
 @pytest.mark.django_db(transaction=True)
+@pytest.mark.postgres("the others look for lanes first (R21, R22)")
 def test_a_later_claim_is_one_statement_on_postgresql() -> None:
-    if vendor() != "postgresql":
-        pytest.skip("MySQL and SQLite look for lanes first (R21, R22)")
     s.add(["a", "b", "c"] * 5)
     rings, store = s.rings(), s.store()
     rings.claim(store, "default", 2)
@@ -305,9 +305,9 @@ def test_a_later_claim_is_one_statement_on_postgresql() -> None:
 
 @pytest.mark.row("queue", "C44")
 @pytest.mark.django_db(transaction=True)
+@pytest.mark.postgres("SQLite has one writer: see the test with eight workers")
+@pytest.mark.mysql("SQLite has one writer: see the test with eight workers")
 def test_a_worker_goes_on_to_the_next_lane_when_another_holds_the_first() -> None:
-    if vendor() == "sqlite":
-        pytest.skip("one writer: see the test with eight workers")
     held, free = s.add(["a", "b"])
     with s.threads() as go:
         gate = s.Gate()
@@ -336,8 +336,13 @@ def test_eight_workers_at_once_all_get_a_job_of_two_lanes(failpoint: Failpoint) 
     made = s.add(["a", "b"] * 4)
     barrier = Barrier(8)
     one_writer = vendor() == "sqlite"
-    # Nobody commits before all eight hold a job; on SQLite they follow each other.
-    failpoint("claim.updated", lambda: None if one_writer else barrier.wait(s.DEADLINE))
+
+    def wait_for_all() -> None:
+        # Nobody commits before all eight hold a job; a look in vain does not count.
+        if not one_writer and Job.objects.filter(state="running").exists():
+            barrier.wait(s.DEADLINE)
+
+    failpoint("claim.updated", wait_for_all)
 
     def claim() -> list[int]:
         if one_writer:
@@ -346,14 +351,14 @@ def test_eight_workers_at_once_all_get_a_job_of_two_lanes(failpoint: Failpoint) 
 
     with s.threads() as go:
         taken = [future.result() for future in [go(claim) for _ in range(8)]]
-    assert sorted(sum(taken, [])) == made
+    assert s.flat(taken) == made
 
 
 @pytest.mark.row("queue", "C44")
 @pytest.mark.django_db(transaction=True)
+@pytest.mark.postgres("SQLite has one writer, nobody holds single rows")
+@pytest.mark.mysql("SQLite has one writer, nobody holds single rows")
 def test_a_ring_whose_jobs_are_all_held_is_contended_not_empty() -> None:
-    if vendor() == "sqlite":
-        pytest.skip("one writer: nobody holds single rows")
     made = s.add([f"org-{at:02}" for at in range(20)])
     with s.threads() as go:
         gate = s.Gate()
@@ -391,15 +396,15 @@ def test_four_claimers_take_100_jobs_once_each() -> None:
 
     with s.threads() as go:
         taken = [future.result() for future in [go(claim) for _ in range(4)]]
-    assert sorted(sum(taken, [])) == made
+    assert s.flat(taken) == made
     assert set(s.states().values()) == {"running"}
 
 
 @pytest.mark.row("queue", "C54")
 @pytest.mark.django_db(transaction=True)
+@pytest.mark.postgres("SQLite has one writer: the second claim waits")
+@pytest.mark.mysql("SQLite has one writer: the second claim waits")
 def test_two_claims_in_open_transactions_take_different_rows(failpoint: Failpoint) -> None:
-    if vendor() == "sqlite":
-        pytest.skip("one writer: the second claim waits for the first")
     made = s.add(["a"] * 10)
     barrier = Barrier(2)
     failpoint("claim.updated", lambda: barrier.wait(s.DEADLINE))
@@ -412,11 +417,10 @@ def test_two_claims_in_open_transactions_take_different_rows(failpoint: Failpoin
 
 @pytest.mark.row("queue", "C54")
 @pytest.mark.django_db(transaction=True)
+@pytest.mark.sqlite("the others have more than one writer")
 def test_on_sqlite_a_second_claim_waits_for_the_first_and_takes_other_rows(
     failpoint: Failpoint,
 ) -> None:
-    if vendor() != "sqlite":
-        pytest.skip("other databases have more than one writer")
     made = s.add(["a"] * 10)
     gate = s.Gate(first_only=True)
     failpoint("claim.updated", gate)

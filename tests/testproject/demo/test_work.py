@@ -4,7 +4,7 @@ import pytest
 from django.contrib.auth import authenticate
 
 from gnl_django.models import Job
-from testproject.demo.work import OPERATOR, enqueue_sources, make_operator
+from testproject.demo.work import OPERATOR, enqueue_sources, make_operator, older_jobs
 from testproject.library.sources import Source
 
 SOURCES = [Source("paper", "/p/1"), Source("paper", "/p/2"), Source("glass", "/g/1")]
@@ -27,6 +27,12 @@ def test_the_next_run_has_jobs_of_its_own() -> None:
     first, second = enqueue_sources(SOURCES), enqueue_sources(SOURCES)
     assert second.first > first.last
     assert Job.objects.count() == 6
+
+
+@pytest.mark.django_db
+def test_unfinished_jobs_of_an_earlier_run_are_counted() -> None:
+    first, second = enqueue_sources(SOURCES), enqueue_sources(SOURCES)
+    assert (older_jobs(first), older_jobs(second)) == (0, 3)
 
 
 @pytest.mark.django_db

@@ -1,0 +1,324 @@
+"""The plans of the worker's statements at 50,000 rows, evenly and unevenly spread (C52, C53).
+
+Each statement is taken from a real call of the store inside a transaction that is rolled back, and
+explained on the same rows: on PostgreSQL as it stands and as a generic plan, run under the planner
+switches of the pass and without statistics, too.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.db import connection, transaction
+
+from gnl_django.core import leases
+from gnl_django.core.leases import Lease
+from gnl_django.queue.models import Job
+from gnl_django.queue.store.postgresql_sql import PLANNER
+from tests.conformance import support_claim as s
+from tests.support import vendor
+from tests.tables import empty_tables
+
+ROWS = 50_000
+#: Arithmetic over n = 0 .. 49,999 that gives the number of the lane.
+SPREADS = {
+    "one lane": "0",
+    "four lanes, skewed": "CASE WHEN n < 45000 THEN 0 WHEN n < 49000 THEN 1 ELSE 2 + n % 2 END",
+    "1,000 lanes": "n % 1000",
+}
+TABLE = "gnl_django_job"
+PRIMARY = {"postgresql": "gnl_django_job_pkey", "mysql": "PRIMARY", "sqlite": "PRIMARY KEY"}
+Statement = tuple[str, Any]
+
+pytestmark = pytest.mark.row("queue", "C52", "C53")
+
+
+@pytest.fixture(scope="module", params=list(SPREADS))
+def full_table(
+    request: pytest.FixtureRequest, django_db_setup: None, django_db_blocker: Any
+) -> Iterator[str]:
+    """Fill the table for the tests of this module: 50,000 ready rows in lanes, and others."""
+    lane = SPREADS[request.param]
+    with django_db_blocker.unblock():
+        empty_tables()
+        s.fill(ROWS, "ready", lane=lane)
+        s.fill(ROWS, "scheduled", lane=lane, ahead="3600 + n")
+        s.fill(20_000, "running", lane=lane, ahead="3600 + n")
+        s.fill(20_000, "succeeded", lane=lane)
+        s.fill(2_000, "dead", lane=lane)
+        s.analyze()
+        yield request.param
+        empty_tables()
+
+
+@pytest.fixture
+def explained(full_table: str, db: None) -> None:
+    """Say that a test reads the full table."""
+
+
+def statements_of(act: Callable[[], object]) -> list[Statement]:
+    """Return the statements (text, parameters) that `act` sends; what it does is undone."""
+    seen: list[Statement] = []
+
+    def note(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        if not re.match(r"SAVEPOINT|RELEASE|ROLLBACK", sql):
+            seen.append((sql, params))
+        return execute(sql, params, many, context)
+
+    with transaction.atomic():
+        with connection.execute_wrapper(note):
+            act()
+        transaction.set_rollback(True)
+    return seen
+
+
+# PostgreSQL
+
+
+def postgres_plans(statement: Statement, *, switches: bool) -> Iterator[dict[str, Any]]:
+    """Return the plan of a statement with its values and as a generic plan, both executed."""
+    text, params = statement
+    for generic in (False, True):
+        with transaction.atomic(), connection.cursor() as cursor:
+            if switches:
+                cursor.execute(PLANNER)
+            if generic:
+                names: list[str] = []
+
+                def number(match: re.Match[str], names: list[str] = names) -> str:
+                    names.append(match[1])
+                    return f"${names.index(match[1]) + 1}"
+
+                cursor.execute("SELECT set_config('plan_cache_mode','force_generic_plan',true)")
+                cursor.execute(
+                    "PREPARE explained AS "
+                    + re.sub(r"%\((\w+)\)s", number, text).replace("%%", "%")
+                )
+                distinct = list(dict.fromkeys(names))
+                marks = ", ".join(["%s"] * len(distinct))
+                run = f"EXECUTE explained{f'({marks})' if marks else ''}"
+                values: Any = [params[name] for name in distinct]
+            else:
+                run, values = text, params
+            cursor.execute(f"EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) {run}", values)
+            (found,) = cursor.fetchone()
+            yield (found if isinstance(found, list) else json.loads(found))[0]["Plan"]
+            if generic:
+                cursor.execute("DEALLOCATE explained")
+            transaction.set_rollback(True)
+
+
+def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Walk a plan."""
+    yield plan
+    for child in plan.get("Plans", []):
+        yield from nodes(child)
+
+
+def reads(plan: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the nodes that read Job."""
+    return [
+        node
+        for node in nodes(plan)
+        if node.get("Relation Name") == TABLE and node["Node Type"] != "ModifyTable"
+    ]
+
+
+def rows_read(node: dict[str, Any]) -> int:
+    """Return the rows that a node has looked at, over all its loops."""
+    removed = node.get("Rows Removed by Filter", 0) + node.get("Rows Removed by Index Recheck", 0)
+    return round((node["Actual Rows"] + removed) * node["Actual Loops"])
+
+
+def sorts_of_a_lane(plan: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the sorts that stand between an index of Job and the LIMIT above it."""
+
+    def reads_below(node: dict[str, Any]) -> bool:
+        if node["Node Type"] == "Limit" or node.get("Parent Relationship") == "InitPlan":
+            return False
+        if node.get("Index Name", "").startswith("gnl_job"):
+            return True
+        return any(reads_below(child) for child in node.get("Plans", []))
+
+    return [
+        node
+        for node in nodes(plan)
+        if "Sort" in node["Node Type"] and any(map(reads_below, node.get("Plans", [])))
+    ]
+
+
+def check_postgres(statement: Statement, allowed: set[str], most: int) -> None:
+    for switches in (True, False):
+        for plan in postgres_plans(statement, switches=switches):
+            shown = json.dumps(plan, indent=1)
+            found = reads(plan)
+            used = {node.get("Index Name", node["Node Type"]) for node in found}
+            assert used <= allowed | {PRIMARY["postgresql"]}, shown
+            assert not sorts_of_a_lane(plan), shown
+            assert sum(map(rows_read, found)) <= most, shown
+
+
+# the others
+
+
+def mysql_plan(statement: Statement) -> list[dict[str, Any]]:
+    """Return the rows of EXPLAIN."""
+    with connection.cursor() as cursor:
+        cursor.execute(f"EXPLAIN {statement[0]}", statement[1])
+        names = [column[0] for column in cursor.description]
+        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+
+def check_mysql(statement: Statement, allowed: set[str]) -> None:
+    for row in mysql_plan(statement):
+        if row["table"] not in {TABLE, "j"}:
+            continue
+        extra = row["Extra"] or ""
+        if (row["key"] is None and "const table" in extra) or "Impossible" in extra:
+            continue
+        assert row["key"] in allowed | {PRIMARY["mysql"]}, row
+        assert row["type"] not in {"ALL", "index"}, row
+        assert "filesort" not in extra, row
+
+
+def sqlite_plan(statement: Statement) -> list[str]:
+    """Return the lines of EXPLAIN QUERY PLAN."""
+    with connection.cursor() as cursor:
+        cursor.execute(f"EXPLAIN QUERY PLAN {statement[0]}", statement[1])
+        return [row[3] for row in cursor.fetchall()]
+
+
+def check_sqlite(statement: Statement, allowed: set[str], temporary: int) -> None:
+    lines = sqlite_plan(statement)
+    shown = "\n".join(lines)
+    for line in lines:
+        if re.search(rf"\b({TABLE}|j)\b", line):
+            assert line.startswith("SEARCH"), shown
+            index = re.search(r"INDEX (\w+)|INTEGER (PRIMARY KEY)", line)
+            assert index is not None, shown
+            assert index[1] or index[2] in allowed | {PRIMARY["sqlite"]}, shown
+            assert (index[1] or index[2]) in allowed | {PRIMARY["sqlite"]}, shown
+    # Only the picked lanes are sorted, never a lane's jobs.
+    assert sum("TEMP B-TREE" in line for line in lines) <= temporary, shown
+
+
+def check(
+    act: Callable[[], object], *allowed: str, most: int, temporary: int = 0
+) -> list[Statement]:
+    """Explain every statement that `act` sends: Job is read by `allowed` or by primary key."""
+    found = statements_of(act)
+    assert found
+    for statement in found:
+        if vendor() == "postgresql":
+            check_postgres(statement, set(allowed), most)
+        elif vendor() == "mysql":
+            check_mysql(statement, set(allowed))
+        else:
+            check_sqlite(statement, set(allowed), temporary)
+    return found
+
+
+# the statements
+
+
+@pytest.mark.parametrize("n", [1, 10, 100])
+@pytest.mark.parametrize("where", ["start", "middle", "end"])
+def test_a_claim_reads_only_what_it_takes(explained: None, n: int, where: str) -> None:
+    cursor = {"start": "", "middle": "lane-5", "end": "zzz"}[where]
+    request = s.request(n, cursor=cursor, at_cursor=where == "start")
+    taken: list[int] = []
+
+    def claim() -> None:
+        taken.append(len(s.store().claim(request).rows))
+
+    # Looked at: a hop a lane and its end, the picked rows, and again to update and return them.
+    check(claim, "gnl_job_ready", most=6 * n + 10, temporary=1)
+    assert taken == [n]
+
+
+@pytest.mark.parametrize("n", [1, 10])
+def test_a_claim_of_an_empty_queue_reads_nothing(explained: None, n: int) -> None:
+    check(
+        lambda: s.store().claim(s.request(n, queue="empty")),
+        "gnl_job_ready",
+        most=0,
+        temporary=1,
+    )
+
+
+def test_a_promote_with_nothing_due_looks_at_run_at_in_the_index(explained: None) -> None:
+    found = check(lambda: s.store().promote(), "gnl_job_due", most=2)
+    assert len(found) == 1
+    if vendor() == "postgresql":
+        assert_index_condition(found[0], "gnl_job_due", "run_at")
+
+
+def test_a_promote_of_due_jobs_reads_only_those(explained: None) -> None:
+    due = list(Job.objects.filter(state="scheduled").order_by("run_at").values_list("id")[:5])
+    Job.objects.filter(id__in=[row[0] for row in due]).update(run_at=s.now("default"))
+    found = check(lambda: s.store().promote(), "gnl_job_due", most=40)
+    assert len(found) >= 1
+
+
+def test_a_reap_with_nothing_expired_looks_at_the_lease_in_the_index(explained: None) -> None:
+    found = check(lambda: s.store().reap(), "gnl_job_lease", most=0)
+    assert len(found) == 1
+    if vendor() == "postgresql":
+        assert_index_condition(found[0], "gnl_job_lease", "lease_expires_at")
+
+
+def test_a_reap_of_expired_leases_reads_only_those(explained: None) -> None:
+    gone = list(Job.objects.filter(state="running").order_by("id").values_list("id")[:5])
+    Job.objects.filter(id__in=[row[0] for row in gone]).update(lease_expires_at=s.now("default"))
+    check(lambda: s.store().reap(), "gnl_job_lease", most=60)
+
+
+def held(count: int) -> list[Lease]:
+    """Return leases of running jobs."""
+    rows = Job.objects.filter(state="running").order_by("id").values_list("id", "claim_token")
+    return [Lease(job, token, good_at=0.0) for job, token in rows[:count]]
+
+
+@pytest.mark.parametrize("count", [1, 10, 100])
+def test_a_renewal_reads_its_rows_by_primary_key(explained: None, count: int) -> None:
+    leases_ = held(count)
+    check(lambda: s.store().renew(leases_, 30.0), most=6 * count)
+
+
+@pytest.mark.parametrize("count", [1, 10, 100])
+@pytest.mark.parametrize("outcome", ["success", "failure"])
+def test_a_settle_reads_its_rows_by_primary_key(explained: None, count: int, outcome: str) -> None:
+    def settle() -> None:
+        make: Any = s.succeed if outcome == "success" else s.fail
+        outcomes = [make(lease, lease.token) for lease in leases_]
+        assert all(done.state for done in s.store().settle(outcomes))
+
+    leases_ = held(count)
+    check(settle, most=8 * count)
+
+
+def test_a_stale_settle_and_renewal_read_by_primary_key(explained: None) -> None:
+    stale = [Lease(lease.id, leases.new_token(), good_at=0.0) for lease in held(10)]
+    check(lambda: s.store().renew(stale, 30.0), most=60)
+    check(lambda: s.store().settle([s.fail(x, x.token) for x in stale]), most=80)  # type: ignore[arg-type]
+
+
+def test_the_first_lane_of_a_worker_is_found_inside_the_ready_index(explained: None) -> None:
+    check(
+        lambda: s.store().first_lane("default", (s.KIND,)),
+        "gnl_job_ready",
+        most=ROWS,
+        temporary=1,
+    )
+
+
+def assert_index_condition(statement: Statement, index: str, column: str) -> None:
+    """Assert that every read through `index` bounds `column` inside the index."""
+    for plan in postgres_plans(statement, switches=True):
+        found = [node for node in reads(plan) if node.get("Index Name") == index]
+        assert found
+        for node in found:
+            assert column in node["Index Cond"]
+            assert column not in node.get("Filter", "")
