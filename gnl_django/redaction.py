@@ -38,7 +38,7 @@ def redact(kind: str, value: Any, *, sensitive: bool = False) -> Any:
 
 
 def redact_keys(kind: str, value: Any) -> Any:
-    """Return `value` with its secrets hidden, also of a sensitive kind: who may see those calls it."""
+    """Return `value` with its secrets hidden; for people who may see sensitive kinds too."""
     hook = conf.settings().REDACT
     hidden = _without_secrets(value, _pattern(conf.settings().REDACT_KEYS), 0)
     if hook is None:

@@ -3,7 +3,6 @@
 Pure arithmetic in seconds; called by the queue's outcomes and by `core.loop`.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
@@ -15,6 +14,7 @@ Delay = (
 )
 
 LONGEST_RETRY = 300.0
+LONGEST = 100 * 366 * 86_400.0  # beyond it the databases' calendars end
 
 
 def default_retry(attempt: int) -> float:
@@ -23,7 +23,7 @@ def default_retry(attempt: int) -> float:
 
 
 def seconds(value: object) -> float:
-    """Return `value` (a number of seconds or a timedelta) as a finite number >= 0.
+    """Return `value` (seconds or a timedelta) as a number from 0 to 100 years' seconds.
 
     Raises ValueError or TypeError for anything else; bool is not a number here.
     """
@@ -31,8 +31,8 @@ def seconds(value: object) -> float:
         value = value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{value!r} is neither seconds nor a timedelta")
-    if not math.isfinite(value) or value < 0:
-        raise ValueError(f"{value!r} is not a duration")
+    if not 0 <= value <= LONGEST:  # false for NaN
+        raise ValueError(f"{value!r} is not a duration of 0 seconds to 100 years")
     return float(value)
 
 

@@ -127,6 +127,10 @@ class Heartbeat:
                 lease.failures += 1
                 if lease.failures >= FAILURES_TO_LOSE:
                     self._lose(lease)
+                elif lease.failures == FAILURES_TO_LOSE - 1:
+                    # Fewer failures never lose it: the last try comes before its clock runs out.
+                    last_try = lease.gives_up_at(self._ttl) - margin(self._ttl) / 2
+                    self._next_beat = min(self._next_beat, last_try)
             return
         for lease, verdict in verdicts:
             self._take(lease, verdict, started)

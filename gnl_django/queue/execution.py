@@ -90,6 +90,8 @@ def run(execution: Execution, around: Around) -> None:
     """Run one attempt inside `around(row)` and set its outcome. Raises nothing."""
     row, lease = execution.row, execution.lease
     failpoints.hit("handler.before")
+    if execution.lost:  # while it waited for a slot: somebody else may have the job
+        return
     value, error = None, None
     try:
         with around(row):

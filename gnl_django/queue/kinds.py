@@ -105,11 +105,10 @@ class JobKind(Generic[Handler]):
 
     def decode(self, text: str | None) -> Any:
         """Return the handler's argument from a stored payload (queue.md R38)."""
-        value = None if text is None else json.loads(text)
-        if self.adapter is None:
-            return value
         with _named(self):
-            return self.adapter.validate_json(text if text is not None else "null")
+            if self.adapter is not None:
+                return self.adapter.validate_json("null" if text is None else text)
+            return None if text is None else json.loads(text)
 
     def enqueue(self, payload: Any = None, **options: Any) -> int:
         """Store one job of this kind; see `gnl_django.enqueue`."""

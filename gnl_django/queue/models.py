@@ -149,6 +149,9 @@ class Job(models.Model):
             ),
         ]
 
+    def __str__(self) -> str:
+        return f"{self.kind} #{self.pk}"
+
 
 class Attempt(models.Model):
     """One attempt that did not succeed (queue.md 2.2); success and deferral write no row."""

@@ -5,6 +5,7 @@ A page is at most four statements and at most one window of the source (studio.m
 """
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from django.contrib.admin.views.main import PAGE_VAR, ChangeList
@@ -15,7 +16,7 @@ from django.http import HttpRequest
 from gnl_django.queue.models import Job, State
 from gnl_django.queue.options import kinds
 from gnl_django.studio import filters, formats, sources, store
-from gnl_django.studio.filters import Filters, Jobs
+from gnl_django.studio.filters import Jobs
 
 AFTER, BEFORE = "a~", "b~"
 ERROR_CHARACTERS = 300
@@ -50,15 +51,9 @@ class KeysetChangeList(ChangeList):
         self.has_filters = self.has_active_filters = False
         self.clear_all_filters_qs = "?"
         self.filters = filters.read(request.GET)
-        # Links and hidden fields carry what was understood, nothing else.
-        known = {"state", "kind", "queue", "org", "q", "_popup", "_to_field"}
-        dropped = set(self.filters.ignored)
-        self.filter_params = {
-            name: values
-            for name, values in self.filter_params.items()
-            if name in known and name not in dropped
-        }
-        return matching(self.root_queryset, self.filters)
+        # Links carry what was understood, nothing else.
+        self.filter_params = {name: [value] for name, value in self.filters.parameters().items()}
+        return self.filters.apply(self.root_queryset)
 
     def get_results(self, request: HttpRequest) -> None:
         """Read the page."""
@@ -75,7 +70,8 @@ class KeysetChangeList(ChangeList):
         self.result_count = self.full_result_count = len(rows)
         self.show_full_result_count = self.can_show_all = self.multi_page = False
         self.show_admin_actions = bool(rows)
-        self.paginator = None  # type: ignore[assignment] - nothing asks it when multi_page is False
+        paginator: Any = None  # nothing asks it when multi_page is False
+        self.paginator = paginator
         self._look_at(rows, request)
         self.tabs = self._tabs()
         self._offer_choices(using)
@@ -83,6 +79,30 @@ class KeysetChangeList(ChangeList):
     def get_ordering_field_columns(self) -> dict[int, Any]:
         """No column sorts: the source has the order."""
         return {}
+
+    @property
+    def range_text(self) -> str:
+        """Return how many rows are shown, and how far the list has looked for them."""
+        count = len(self.result_list)
+        if self.looked_to is not None:
+            place = self.looked_to[0]
+            shown = formats.stamp(place) if isinstance(place, datetime) else f"job {place}"
+            return f"{count} found, searched as far as {shown}."
+        if self.older or self.newer:
+            return f"{count} shown"
+        return "1 job." if count == 1 else f"{count} jobs."
+
+    @property
+    def older_label(self) -> str:
+        """Return the words of the link to what follows."""
+        if self.looked_to is not None:
+            return "Search further"
+        return "Older" if self.source.newest_first else "Next"
+
+    @property
+    def newer_label(self) -> str:
+        """Return the words of the link to what was before."""
+        return "Newer" if self.source.newest_first else "Previous"
 
     def _position(self, cursor: str) -> Position:
         if not cursor or self.filters.text:
@@ -152,7 +172,7 @@ class KeysetChangeList(ChangeList):
 
     def _look_at(self, rows: list[Job], request: HttpRequest) -> None:
         """Give each row what its columns show: the page's time, and what may be seen of errors."""
-        open_to_user = self.model_admin.sees_payloads(request)
+        open_to_user = request.user.has_perm("gnl_django.view_payload")
         for row in rows:
             shown: Any = row
             shown.seen_at = self.snapshot.now
@@ -163,7 +183,7 @@ class KeysetChangeList(ChangeList):
         return [
             Tab(
                 label=state.capitalize() or "All",
-                query=self.filters.changed(state=state).query(),
+                query=self.filters.in_state(state).query(),
                 count=self.snapshot.shown(state),
                 current=state == self.filters.state,
             )
@@ -180,12 +200,6 @@ class KeysetChangeList(ChangeList):
         self.queue_choices = sorted(
             {queue for _, queue in recent} | {kind.queue for kind in known} | {self.filters.queue}
         )
-
-
-def matching(rows: Jobs, conditions: Filters) -> Jobs:
-    """Return the rows that meet all conditions, the search text too."""
-    rows = conditions.apply(rows)
-    return conditions.search(rows) if conditions.text else rows
 
 
 def note_of(job: Any, *, hidden: bool) -> str:

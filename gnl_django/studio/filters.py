@@ -35,11 +35,12 @@ class Filters:
     ignored: tuple[str, ...] = ()
 
     def apply(self, rows: Jobs) -> Jobs:
-        """Return the rows that meet the conditions, the search text apart."""
+        """Return the rows that meet all conditions."""
         given = {"state": self.state, "kind": self.kind, "queue": self.queue, "org": self.org}
-        return rows.filter(**{name: value for name, value in given.items() if value})
+        rows = rows.filter(**{name: value for name, value in given.items() if value})
+        return self._search(rows) if self.text else rows
 
-    def search(self, rows: Jobs) -> Jobs:
+    def _search(self, rows: Jobs) -> Jobs:
         """Return the rows with this id or this key: at most two, found by unique indexes.
 
         A key belongs to an organization: the one that is filtered by, else to no organization.
@@ -51,12 +52,12 @@ class Filters:
             ids.add(number)
         return rows.filter(pk__in=ids)
 
-    def changed(self, **conditions: str) -> "Filters":
-        """Return these conditions with some replaced."""
-        return replace(self, **conditions)
+    def in_state(self, state: str) -> "Filters":
+        """Return these conditions with another state."""
+        return replace(self, state=state)
 
-    def query(self) -> str:
-        """Return the query string of these conditions, with its "?"; "?" alone without any."""
+    def parameters(self) -> dict[str, str]:
+        """Return the parameters of these conditions as a query string names them."""
         given = {
             "state": self.state,
             "kind": self.kind,
@@ -64,7 +65,11 @@ class Filters:
             "org": self.org,
             "q": self.text,
         }
-        return "?" + urlencode({name: value for name, value in given.items() if value})
+        return {name: value for name, value in given.items() if value}
+
+    def query(self) -> str:
+        """Return the query string of these conditions, with its "?"; "?" alone without any."""
+        return "?" + urlencode(self.parameters())
 
     def words(self) -> str:
         """Return the conditions in words, "" without any."""
@@ -86,7 +91,7 @@ def read(query: QueryDict) -> Filters:
     for name in query:
         if name in OTHERS:
             continue
-        value = query.get(name) or ""
+        value = (query.get(name) or "").strip()
         if name not in good:
             ignored.append(name)
         elif value and good[name](value):

@@ -91,9 +91,7 @@ def choose(filters: Filters, snapshot: Snapshot) -> Source:
     scope = f"jobs:{state or 'all'}"
     narrowed = bool(filters.kind or filters.queue)
     if state == "dead":
-        return Source(
-            scope, columns=("finished_at", "id"), residual=narrowed or bool(filters.org)
-        )
+        return Source(scope, columns=("finished_at", "id"), residual=narrowed or bool(filters.org))
     if state == "scheduled":
         return Source(
             scope,

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import date
+from datetime import date, timedelta
 from typing import Any, NoReturn
 from uuid import UUID
 
@@ -11,6 +11,8 @@ from django.db import connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 from pydantic import BaseModel
 
+from gnl_django.core import db
+from gnl_django.core.leases import new_token
 from gnl_django.models import Attempt, Job
 
 #: Seconds in which something that must not happen would have happened.
@@ -170,6 +172,21 @@ def row_held(job_id: int) -> Iterator[None]:
     finally:
         free.set()
         call.result()
+
+
+def running(job_id: int, *, lease: timedelta = timedelta(hours=1), attempt: int = 1) -> str:
+    """Make a row look claimed by a worker elsewhere; return the claim token."""
+    token = new_token()
+    now = db.now("default")
+    Job.objects.filter(id=job_id).update(
+        state="running",
+        attempt=attempt,
+        claim_token=token,
+        lease_expires_at=now + lease,
+        started_at=now,
+        worker="elsewhere/host/1/abcdef",
+    )
+    return token
 
 
 def fail(payload: Any) -> NoReturn:

@@ -13,7 +13,6 @@ from django.utils.connection import ConnectionDoesNotExist
 
 from gnl_django import InvalidPayload, JobContext, JobKind, UnknownKind, enqueue
 from gnl_django.core import clock, wakeup
-from gnl_django.core.db import now
 from gnl_django.errors import ExecutionRevoked
 from gnl_django.models import Job
 from tests.conformance.conftest import NOON, Declare, MakeWorker
@@ -114,13 +113,6 @@ def test_a_worker_of_this_process_is_woken_at_commit_and_not_before(
         kind.enqueue()
         assert wakes == []
     assert wakes == ["default"]
-
-
-@pytest.mark.django_db(transaction=True)
-def test_a_job_that_is_not_ready_wakes_nobody(kind: JobKind[Any], wakes: list[str]) -> None:
-    kind.enqueue(delay=60)
-    kind.enqueue_many([1, 2], run_at=now("default") + timedelta(hours=1))
-    assert wakes == []
 
 
 @pytest.mark.row("queue", "C03")

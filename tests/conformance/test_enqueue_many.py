@@ -1,7 +1,7 @@
 """enqueue_many: many jobs or none, in call order, as the same calls one by one would store them."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Any
 
@@ -63,7 +63,7 @@ def test_ids_stay_in_call_order_beyond_one_statements_rows(kind: JobKind[Any]) -
     with statements() as texts:
         ids = enqueue_many(NewJob(kind, number) for number in range(most * 2 + 1))
     assert ids == sorted(set(ids))
-    assert [text.split()[0] for text in texts if "SAVEPOINT" not in text] == ["INSERT"] * 3
+    assert len([text for text in texts if text.lstrip().startswith("INSERT")]) == 3
     edges = [0, 1, most - 1, most, most + 1, most * 2]
     assert [job_of(ids[at]).payload for at in edges] == edges
 
@@ -208,16 +208,16 @@ def test_calls_with_the_same_keys_in_opposite_order_both_end(
     kind: JobKind[Any], aside: Aside
 ) -> None:
     start = threading.Barrier(2, timeout=DEADLINE)
-    keys = [f"k{number}" for number in range(40)]
 
-    def give(order: Callable[[list[str]], list[str]]) -> dict[str, int]:
-        start.wait()
-        mine = order(keys)
-        ids = enqueue_many([NewJob(kind, key=key) for key in mine])
-        return dict(zip(mine, ids, strict=True))
+    def give(order: Callable[[range], Iterable[int]]) -> dict[str, int]:
+        found = {}
+        for number in range(5):
+            keys = [f"{number}.{key}" for key in order(range(40))]
+            start.wait()
+            ids = enqueue_many([NewJob(kind, key=key) for key in keys])
+            found.update(zip(keys, ids, strict=True))
+        return found
 
-    for number in range(5):
-        keys = [f"{number}.{key}" for key in range(40)]
-        up, down = aside(lambda: give(list)), aside(lambda: give(lambda keys: keys[::-1]))
-        assert up.result() == down.result()
+    up, down = aside(lambda: give(list)), aside(lambda: give(reversed))
+    assert up.result() == down.result()
     assert Job.objects.count() == 200

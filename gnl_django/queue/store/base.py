@@ -167,6 +167,8 @@ class Store(ABC):
 
     #: Added to a SELECT whose rows are then updated.
     LOCK = ""
+    #: Hint of the index by which the running jobs of a lane are counted.
+    RUNNING_BY = ""
 
     def __init__(self, using: str, *, prepare: bool = False) -> None:
         self.using = using
@@ -205,10 +207,11 @@ class Store(ABC):
         """Return the unfinished jobs of a lane, counted up to `stop_at` (R7)."""
         # Each state in a sub-select of its own: only then is its partial index used.
         part = (
-            "(SELECT count(*) FROM (SELECT 1 FROM gnl_django_job "
-            "WHERE state='{}' AND queue=%s AND org=%s LIMIT %s) {})"
+            "(SELECT count(*) FROM (SELECT 1 FROM gnl_django_job {} "
+            "WHERE state='{}' AND queue=%s AND org=%s LIMIT %s) c_{})"
         )
-        text = " + ".join(part.format(s, f"c_{s}") for s in ("ready", "scheduled", "running"))
+        by = {"ready": "", "scheduled": "", "running": self.RUNNING_BY}
+        text = " + ".join(part.format(by[state], state, state) for state in by)
         with self.execute(f"SELECT {text}", (queue, org, stop_at) * 3) as cursor:
             return min(int(cursor.fetchone()[0]), stop_at)
 

@@ -53,6 +53,8 @@ class SQLiteStore(RowwiseStore):
     AFTER = "(strftime('%%Y-%%m-%%d %%H:%%M:%%f', {base}, %s) || '000')"
     UNTIL_DUE = "(julianday(run_at) - julianday({now})) * 86400.0"
     PAIRS = "VALUES "
+    # Left to itself it walks all that the org ever had (500 jobs: 5,000 steps against 300).
+    RUNNING_BY = "INDEXED BY gnl_job_lease"
 
     @staticmethod
     def duration(seconds: float) -> str:
