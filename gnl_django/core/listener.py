@@ -80,9 +80,9 @@ class Listener:
         waits = Growing(ERROR_WAIT_FIRST, ERROR_WAIT_LONGEST)
         heard_before = False
         while not self._stopping.is_set():
-            wrapper = None
+            wrapper: Any = connections[self._using].copy()
             try:
-                wrapper = self._connect()
+                self._connect(wrapper)
                 if heard_before:
                     self._heard("")  # what was said meanwhile is lost: look once
                 heard_before = True
@@ -95,15 +95,12 @@ class Listener:
                 logger.info("The listener lost its connection: %s", type(error).__name__)
                 self._stopping.wait(waits.take())
             finally:
-                if wrapper is not None:
-                    wrapper.close()
+                wrapper.close()
 
-    def _connect(self) -> Any:
-        wrapper: Any = connections[self._using].copy()
-        wrapper.settings_dict["OPTIONS"].pop("pool", None)
+    def _connect(self, wrapper: Any) -> None:
+        wrapper.settings_dict["OPTIONS"].pop("pool", None)  # for as long as we listen
         wrapper.connect()
         listen(wrapper, self._channel)
-        return wrapper
 
     def _listen(self, raw: Any) -> None:
         with selectors.DefaultSelector() as selector:
