@@ -1,10 +1,12 @@
-"""One thread that keeps every lease of a process alive and tells what was lost.
+"""Keeps every lease of a process alive and tells what was lost.
 
-Started by a worker (later also by consumers and runs). It never runs users' code other than the
-`on_revoke` callbacks, holds a database connection of its own and outlives every error.
+Started by a worker (later also by consumers and runs). One thread renews, on a connection of its
+own; another one only looks at the clock, so that a holder is told in time though a renewal hangs.
+Neither runs users' code other than `on_revoke` callbacks, and both outlive every error.
 """
 
 import logging
+import math
 import threading
 from collections.abc import Callable, Sequence
 from enum import Enum
@@ -38,9 +40,9 @@ class Heartbeat:
         self._name = name
         self._held: dict[tuple[int, str], Lease] = {}
         self._lock = threading.Lock()
-        self._poke = threading.Event()
-        self._stopping = False
-        self._thread: threading.Thread | None = None
+        self._woken = threading.Event()
+        self._stopping = threading.Event()
+        self._threads: list[threading.Thread] = []
         self._next_beat = 0.0
         self._next_look = 0.0
 
@@ -48,6 +50,8 @@ class Heartbeat:
         """Keep `leases` alive from now on."""
         with self._lock:
             self._held.update({(lease.id, lease.token): lease for lease in leases})
+        if any(lease.gives_up_at(self._ttl) < self._next_look for lease in leases):
+            self._woken.set()
 
     def drop(self, leases: Sequence[Lease]) -> None:
         """Stop renewing `leases`: they were settled, released or lost."""
@@ -64,39 +68,48 @@ class Heartbeat:
         """Revoke `lease` with "timeout" when `longest` seconds have passed from now."""
         lease.hold_for(longest)
         if lease.hold_until is not None and lease.hold_until < self._next_look:
-            self._poke.set()
+            self._woken.set()
 
     def start(self) -> None:
-        """Start the thread, if it does not run."""
-        if self._thread is None:
-            self._stopping = False
-            self._next_beat = monotonic() + self._ttl / RENEWALS_PER_TTL
-            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-            self._thread.start()
+        """Start the threads, if they do not run."""
+        if self._threads:
+            return
+        self._stopping.clear()
+        self._next_beat = monotonic() + self._ttl / RENEWALS_PER_TTL
+        for work, name in ((self._renew_for_ever, ""), (self._watch_for_ever, "-clock")):
+            thread = threading.Thread(target=work, name=f"{self._name}{name}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
 
     def stop(self) -> None:
-        """End the thread and wait for it."""
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            self._stopping = True
-            self._poke.set()
+        """End the threads and wait for them."""
+        threads, self._threads = self._threads, []
+        self._stopping.set()
+        self._woken.set()
+        for thread in threads:
             thread.join()
 
-    def _run(self) -> None:
-        while not self._stopping:
+    def _renew_for_ever(self) -> None:
+        while not self._stopping.wait(max(0.0, self._next_beat - monotonic())):
             try:
-                self._poke.clear()
-                self._look_at_clocks()
-                if monotonic() >= self._next_beat:
-                    self.beat()
-                self._next_look = self._earliest()
-                self._poke.wait(max(0.0, self._next_look - monotonic()))
+                self.beat()
             except Exception:
                 logger.exception("Heartbeat of %s failed and goes on", self._name)
         reconnect(self._using)
 
+    def _watch_for_ever(self) -> None:
+        while not self._stopping.is_set():
+            self._woken.clear()
+            try:
+                self._look_at_clocks()
+            except Exception:
+                logger.exception("The clock of %s failed and goes on", self._name)
+            self._next_look = math.inf  # whoever comes from here on wakes us
+            self._next_look = self._earliest()
+            self._woken.wait(max(0.0, self._next_look - monotonic()))
+
     def _earliest(self) -> float:
-        moments = [self._next_beat]
+        moments = [monotonic() + self._ttl]
         for lease in self.held():
             moments.append(lease.gives_up_at(self._ttl))
             if lease.hold_until is not None and not lease.signal.revoked:
@@ -129,7 +142,7 @@ class Heartbeat:
                     self._lose(lease)
                 elif lease.failures == FAILURES_TO_LOSE - 1:
                     # Fewer failures never lose it: the last try comes before its clock runs out.
-                    last_try = lease.gives_up_at(self._ttl) - margin(self._ttl) / 2
+                    last_try = lease.gives_up_at(self._ttl) - margin(self._ttl)
                     self._next_beat = min(self._next_beat, last_try)
             return
         for lease, verdict in verdicts:
