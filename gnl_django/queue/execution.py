@@ -7,6 +7,7 @@ claimed the job; nothing is written here.
 
 import json
 import logging
+import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -27,6 +28,8 @@ from gnl_django.queue.store.base import ClaimedRow, Outcome
 logger = logging.getLogger(__name__)
 
 _slot = local()
+#: Where the code of the queue stands.
+_OURS = os.path.join(os.path.dirname(__file__), "")
 
 
 class Execution:
@@ -92,21 +95,22 @@ def run(execution: Execution, around: Around) -> None:
     failpoints.hit("handler.before")
     if execution.lost:  # while it waited for a slot: somebody else may have the job
         return
-    value, error = None, None
+    value, error, judged = None, None, None
     try:
         with around(row):
             value = _call(execution)
     except BaseException as raised:  # noqa: BLE001 - SystemExit too is only a failure (R35)
-        _strip(raised)
-        error = raised
+        judged = raised if isinstance(raised, outcomes.Judged) else None
+        error = raised if judged is None else judged.cause
+        _strip(error)
     if lease.signal.why == "timeout" and not isinstance(error, ExecutionRevoked):
         error = ExecutionRevoked("timeout")
-    if execution.lost:
+    if lease.signal.why == "lease-lost":
         pass  # nothing more is written for this attempt (R27); the worker may give it back
     elif error is None:
-        execution.outcome = outcomes.success(row, lease, value)
+        execution.outcome = outcomes.success(row, lease, execution.kind, value)
     else:
-        execution.outcome = outcomes.failure(row, lease, execution.kind, error)
+        execution.outcome = outcomes.failure(row, lease, execution.kind, error, judged)
         execution.error = error.cause if isinstance(error, outcomes.Undecodable) else error
     failpoints.hit("handler.returned")
 
@@ -142,7 +146,7 @@ def _call(execution: Execution) -> Any:
 def _strip(error: BaseException) -> None:
     """Take our own frames off the traceback: it begins in the handler."""
     while (frame := error.__traceback__) is not None and frame.tb_next is not None:
-        if frame.tb_frame.f_code.co_filename != __file__:
+        if not frame.tb_frame.f_code.co_filename.startswith(_OURS):
             return
         error.__traceback__ = frame.tb_next
 

@@ -71,9 +71,7 @@ def cancel_job(job_id: int, reason: str = "", *, using: str | None = None) -> bo
     if found is None:
         return False
     if found.state == "canceled":
-        transaction.on_commit(
-            partial(announce, job_id, found.kind, found.org, found.state), using=alias, robust=True
-        )
+        announce(job_id, found.kind, found.org, found.state, using=alias)
     return True
 
 

@@ -6,7 +6,6 @@ Pure: no database, no threads. Called by `queue.execution` (queue.md R28-R30, R3
 import logging
 from typing import Any
 
-from gnl_django import conf
 from gnl_django.core import backoff, payloads
 from gnl_django.core.leases import Lease
 from gnl_django.errors import Deferral, InvalidPayload, PermanentFailure
@@ -29,26 +28,44 @@ class Undecodable(Exception):
         self.cause = cause
 
 
-def success(row: ClaimedRow, lease: Lease, value: object) -> Outcome:
+class Judged(Exception):
+    """A failure whose kind has said itself when to try again.
+
+    `cause` is what the handler raised; `delay` seconds to wait, None = not at all: the job is dead.
+    """
+
+    def __init__(self, cause: BaseException, delay: float | None) -> None:
+        super().__init__(str(delay))
+        self.cause = cause
+        self.delay = delay
+
+
+def success(row: ClaimedRow, lease: Lease, kind: JobKind[Any], value: object) -> Outcome:
     """Return the outcome of a handler that returned `value` (R37)."""
     if lease.signal.why == "canceled":
         return canceled(lease)
-    result, note = (None, "") if value is None else _result(value)
+    result, note = (None, "") if value is None else _result(value, kind.result_max_bytes)
     return Outcome(row.id, lease.token, "succeeded", result=result, note=note)
 
 
-def _result(value: object) -> tuple[str | None, str]:
+def _result(value: object, max_bytes: int) -> tuple[str | None, str]:
     for fault in payloads.faults(value, max_bytes=UNBOUNDED):
         text = fault.message if fault.path == "/" else str(fault)
         return None, f"result not stored: {text}"[:NOTE_MAX]
     text = payloads.dump(value)
     size = len(text.encode())
-    if size > conf.settings().RESULT_MAX_BYTES:
+    if size > max_bytes:
         return None, f"result not stored: {size} bytes"
     return text, ""
 
 
-def failure(row: ClaimedRow, lease: Lease, kind: JobKind[Any], error: BaseException) -> Outcome:
+def failure(
+    row: ClaimedRow,
+    lease: Lease,
+    kind: JobKind[Any],
+    error: BaseException,
+    judged: Judged | None = None,
+) -> Outcome:
     """Return the outcome of an attempt that raised `error` (R35, R38, R43)."""
     why = lease.signal.why
     if why == "canceled":
@@ -59,7 +76,8 @@ def failure(row: ClaimedRow, lease: Lease, kind: JobKind[Any], error: BaseExcept
     invalid = isinstance(error, Undecodable)
     cause = error.cause if isinstance(error, Undecodable) else error
     dead = invalid or isinstance(error, PermanentFailure) or row.attempt >= row.max_attempts
-    delay = 0.0 if dead else _delay(row, kind, cause)
+    dead = dead or (judged is not None and judged.delay is None)
+    delay = 0.0 if dead else _delay(row, kind, cause, judged)
     described = failures.describe(row.kind, cause)
     return Outcome(
         row.id,
@@ -74,7 +92,11 @@ def failure(row: ClaimedRow, lease: Lease, kind: JobKind[Any], error: BaseExcept
     )
 
 
-def _delay(row: ClaimedRow, kind: JobKind[Any], error: BaseException) -> float:
+def _delay(
+    row: ClaimedRow, kind: JobKind[Any], error: BaseException, judged: Judged | None
+) -> float:
+    if judged is not None and judged.delay is not None:
+        return judged.delay
     try:
         return backoff.retry_delay(kind.retry_delay, row.attempt, error)
     except Exception as problem:  # noqa: BLE001 - the user's callable may raise anything

@@ -232,7 +232,7 @@ class Worker:
     # running handlers
 
     def _run(self, execution: Execution) -> None:
-        hold = execution.kind.max_hold
+        hold = execution.kind.hold_of(execution.row)
         self._heartbeat.time_limit(execution.lease, self.options.max_hold if hold is None else hold)
         try:
             executions.run(execution, executions.tidied)
