@@ -157,3 +157,9 @@ def says(text: str) -> str:
 def waits() -> None:
     """Wait longer than the test's timeout allows."""
     Event().wait(0.3)
+
+
+@task(backend="dummy")
+def elsewhere(number: int) -> int:
+    """Be declared for a backend that is not ours."""
+    return number
