@@ -91,7 +91,7 @@ Around = Callable[[ClaimedRow], AbstractContextManager[None]]
 
 def run(execution: Execution, around: Around) -> None:
     """Run one attempt inside `around(row)` and set its outcome. Raises nothing."""
-    row, lease = execution.row, execution.lease
+    row = execution.row
     failpoints.hit("handler.before")
     if execution.lost:  # while it waited for a slot: somebody else may have the job
         return
@@ -103,16 +103,27 @@ def run(execution: Execution, around: Around) -> None:
         judged = raised if isinstance(raised, outcomes.Judged) else None
         error = raised if judged is None else judged.cause
         _strip(error)
-    if lease.signal.why == "timeout" and not isinstance(error, ExecutionRevoked):
+    _judge(execution, value, error, judged)
+    failpoints.hit("handler.returned")
+
+
+def _judge(
+    execution: Execution,
+    value: object,
+    error: BaseException | None,
+    judged: outcomes.Judged | None,
+) -> None:
+    """Set the outcome; none when the lease was lost (R27): the worker may give the job back."""
+    row, lease, why = execution.row, execution.lease, execution.lease.signal.why
+    if why == "lease-lost":
+        return
+    if why == "timeout" and not isinstance(error, ExecutionRevoked):
         error = ExecutionRevoked("timeout")
-    if lease.signal.why == "lease-lost":
-        pass  # nothing more is written for this attempt (R27); the worker may give it back
-    elif error is None:
+    if error is None:
         execution.outcome = outcomes.success(row, lease, execution.kind, value)
     else:
         execution.outcome = outcomes.failure(row, lease, execution.kind, error, judged)
         execution.error = error.cause if isinstance(error, outcomes.Undecodable) else error
-    failpoints.hit("handler.returned")
 
 
 def _call(execution: Execution) -> Any:

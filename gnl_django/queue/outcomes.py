@@ -49,6 +49,13 @@ def success(row: ClaimedRow, lease: Lease, kind: JobKind[Any], value: object) ->
 
 
 def _result(value: object, max_bytes: int) -> tuple[str | None, str]:
+    try:
+        return _encoded(value, max_bytes)
+    except Exception as problem:  # noqa: BLE001 - methods of a user's class may raise anything
+        return None, f"result not stored: {type(problem).__name__}"[:NOTE_MAX]
+
+
+def _encoded(value: object, max_bytes: int) -> tuple[str | None, str]:
     for fault in payloads.faults(value, max_bytes=UNBOUNDED):
         text = fault.message if fault.path == "/" else str(fault)
         return None, f"result not stored: {text}"[:NOTE_MAX]
@@ -71,7 +78,7 @@ def failure(
     if why == "canceled":
         return canceled(lease)
     if isinstance(error, Deferral) and why is None:
-        delay = max(SHORTEST_DEFERRAL, error.retry_in)
+        delay = _deferral(error)
         return Outcome(row.id, lease.token, "scheduled", refund=True, deferred=True, delay=delay)
     invalid = isinstance(error, Undecodable)
     cause = error.cause if isinstance(error, Undecodable) else error
@@ -90,6 +97,13 @@ def failure(
         error_key=described.error_key,
         traceback=described.traceback,
     )
+
+
+def _deferral(error: Deferral) -> float:
+    try:
+        return max(SHORTEST_DEFERRAL, backoff.seconds(error.retry_in))
+    except (TypeError, ValueError):
+        return SHORTEST_DEFERRAL
 
 
 def _delay(

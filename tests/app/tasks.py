@@ -122,6 +122,18 @@ async def asks_async() -> None:
 asks_async = asks_async.using(backoff=asked)
 
 
+class Odd(dict[str, Any]):
+    """A dict that does not let itself be read."""
+
+    def items(self) -> Any:
+        """Raise."""
+        raise RuntimeError("odd")
+
+    def __iter__(self) -> Any:
+        """Raise."""
+        raise RuntimeError("odd")
+
+
 @task
 def returns(what: str) -> Any:
     """Return what no text can name."""
@@ -130,6 +142,7 @@ def returns(what: str) -> Any:
         "set": {1},
         "bytes": b"x",
         "nan": float("nan"),
+        "odd": Odd(),
         "tuple": (1, 2),
         "1 MiB": "x" * (1_048_576 - 2),
         "1 MiB + 1": "x" * (1_048_576 - 1),

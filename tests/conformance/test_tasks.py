@@ -516,7 +516,7 @@ def test_a_backoff_may_be_a_number_or_one_for_each_attempt(
 
 
 @pytest.mark.row("queue", "C162")
-@pytest.mark.parametrize("what", ["set", "bytes", "nan", "1 MiB + 1"])
+@pytest.mark.parametrize("what", ["set", "bytes", "nan", "odd", "1 MiB + 1"])
 @pytest.mark.django_db(transaction=True)
 def test_a_value_that_cannot_be_stored_fails_the_task_at_once(
     worker: Worker, signals: Signals, what: str

@@ -196,6 +196,9 @@ class TaskKind(JobKind[Callable[..., Any]]):
             except InvalidPayload as error:
                 faults = "; ".join(map(str, error.issues))
                 raise InvalidResult(f"return value of {self.kind}: {faults}") from None
+            except Exception as error:  # noqa: BLE001 - as in outcomes: a class of the user's
+                name = type(error).__name__
+                raise InvalidResult(f"return value of {self.kind}: {name}") from None
         return value
 
     def _judge(self, error: BaseException, result: Result, ctx: Context) -> Judged | None:
