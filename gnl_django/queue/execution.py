@@ -120,7 +120,9 @@ def _judge(
     if why == "timeout" and not isinstance(error, ExecutionRevoked):
         error = ExecutionRevoked("timeout")
     if error is None:
-        execution.outcome = outcomes.success(row, lease, execution.kind, value)
+        execution.outcome = outcomes.success(
+            row, lease, value, max_bytes=execution.kind.result_max_bytes
+        )
     else:
         execution.outcome = outcomes.failure(row, lease, execution.kind, error, judged)
         execution.error = error.cause if isinstance(error, outcomes.Undecodable) else error

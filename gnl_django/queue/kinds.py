@@ -29,6 +29,8 @@ P = ParamSpec("P")
 class JobKind(Generic[Handler]):
     """A kind of job: its name, its handler and its defaults. Calling it calls the function."""
 
+    #: Largest result that is stored, in bytes of its JSON; None: GNL["RESULT_MAX_BYTES"] (R37).
+    result_max_bytes: int | None = None
     #: Whether `finished` is to be called.
     wants_finals = False
 
@@ -69,11 +71,6 @@ class JobKind(Generic[Handler]):
     def max_attempts(self) -> int:
         """The kind's number of attempts, else the project's."""
         return conf.settings().MAX_ATTEMPTS if self._max_attempts is None else self._max_attempts
-
-    @property
-    def result_max_bytes(self) -> int:
-        """Largest result that is stored, in bytes of its JSON text (queue.md R37)."""
-        return conf.settings().RESULT_MAX_BYTES
 
     def hold_of(self, row: ClaimedRow) -> float | None:
         """Return the seconds after which the handler of `row` is asked to stop, None = no limit."""

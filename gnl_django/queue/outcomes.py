@@ -6,6 +6,7 @@ Pure: no database, no threads. Called by `queue.execution` (queue.md R28-R30, R3
 import logging
 from typing import Any
 
+from gnl_django import conf
 from gnl_django.core import backoff, payloads
 from gnl_django.core.leases import Lease
 from gnl_django.errors import Deferral, InvalidPayload, PermanentFailure
@@ -40,11 +41,17 @@ class Judged(Exception):
         self.delay = delay
 
 
-def success(row: ClaimedRow, lease: Lease, kind: JobKind[Any], value: object) -> Outcome:
-    """Return the outcome of a handler that returned `value` (R37)."""
+def success(
+    row: ClaimedRow, lease: Lease, value: object, *, max_bytes: int | None = None
+) -> Outcome:
+    """Return the outcome of a handler that returned `value` (R37).
+
+    max_bytes: the largest result that is stored; None: GNL["RESULT_MAX_BYTES"].
+    """
     if lease.signal.why == "canceled":
         return canceled(lease)
-    result, note = (None, "") if value is None else _result(value, kind.result_max_bytes)
+    most = conf.settings().RESULT_MAX_BYTES if max_bytes is None else max_bytes
+    result, note = (None, "") if value is None else _result(value, most)
     return Outcome(row.id, lease.token, "succeeded", result=result, note=note)
 
 
