@@ -34,14 +34,14 @@ def announce(
         transaction.on_commit(tell, using=using, robust=True)
     declared = kinds.known(kind)
     if declared is None or declared.wants_finals:
-        tell = partial(_tell_kind, kind, job_id, using, error if state == "dead" else None)
+        tell = partial(_tell_kind, kind, job_id, state, using, error if state == "dead" else None)
         transaction.on_commit(tell, using=using, robust=True)
 
 
-def _tell_kind(kind: str, job_id: int, using: str, error: BaseException | None) -> None:
+def _tell_kind(kind: str, job_id: int, state: str, using: str, error: BaseException | None) -> None:
     declared = kinds.find(kind)
     if declared is not None and declared.wants_finals:
-        declared.finished(job_id, using, error)
+        declared.finished(job_id, state, using, error)
 
 
 def _tell(**values: object) -> None:

@@ -76,7 +76,7 @@ class JobKind(Generic[Handler]):
         """Return the seconds after which the handler of `row` is asked to stop, None = no limit."""
         return self.max_hold
 
-    def finished(self, job_id: int, using: str, error: BaseException | None) -> None:
+    def finished(self, job_id: int, state: str, using: str, error: BaseException | None) -> None:
         """A job of this kind has become final and that has committed; `error` is why it is dead."""
 
     @cached_property

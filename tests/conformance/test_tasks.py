@@ -382,6 +382,19 @@ def test_tasks_fail_in_a_workers_threads_as_in_the_callers(
     assert signals.names.count("finished") == 2
 
 
+@pytest.mark.row("queue", "C157")
+@pytest.mark.django_db(transaction=True)
+def test_a_task_that_nobody_watches_costs_a_worker_no_further_statement(
+    worker: Worker, caplog: pytest.LogCaptureFixture
+) -> None:
+    result = tasks.add.enqueue(1)
+    with caplog.at_level(logging.INFO, "django.tasks"), statements() as texts:
+        assert worker.run_once() == 1
+    assert not [text for text in texts if "EXISTS" in text and "gnl_django_attempt a" in text]
+    assert f"Task id={result.id} path=tests.app.tasks.add state=RUNNING" in caplog.text
+    assert f"Task id={result.id} path=tests.app.tasks.add state=SUCCESSFUL" in caplog.text
+
+
 @pytest.mark.row("queue", "C158")
 def test_inside_a_transaction_the_end_is_told_when_it_commits(
     worker: Worker, signals: Signals, django_capture_on_commit_callbacks: Any

@@ -23,6 +23,7 @@ from django.tasks.signals import task_enqueued
 from gnl_django import conf
 from gnl_django.queue import api
 from gnl_django.queue import options as opt
+from gnl_django.queue.store.looks import JobSeen, enqueued_at, look
 from gnl_django.queue.tasks import results
 from gnl_django.queue.tasks.kind import TaskKind, register
 from gnl_django.queue.tasks.task import (
@@ -103,30 +104,27 @@ class GnlBackend(BaseTaskBackend):
             meta=to_meta(task, kind.task, call),
             using=self.using,
         )
-        stored = results.load(self.using, job_id)
-        if stored is not None and marked(stored.job.meta).get("call", "") != call:
-            return self._present(stored, task)
-        result = self._new(task, job_id, args, kwargs, stored)
+        if call:
+            present = look(self.using, job_id)
+            if present is not None and marked(present.meta).get("call") != call:
+                return self._present(present, task)
+        result = self._new(task, job_id, args, kwargs)
         task_enqueued.send_robust(sender=type(self), task_result=result)
         return result
 
     def _new(
-        self,
-        task: AnyTask,
-        job_id: int,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        stored: results.Stored | None,
+        self, task: AnyTask, job_id: int, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Result:
         """Return the result of a job as it was when enqueued, even if a worker has it by now."""
-        if stored is not None and extra_of(task).run_in is not None:
-            again = results.task_of(stored.job, task, task.backend)
-            task = restored(task, run_after=again.run_after)
+        at = enqueued_at(self.using, job_id)
+        delay = extra_of(task).run_in
+        if at is not None and delay is not None:
+            task = restored(task, run_after=local(at + delay))
         return TaskResult(
             task=task,
             id=str(job_id),
             status=TaskResultStatus.READY,
-            enqueued_at=None if stored is None else local(stored.job.enqueued_at),
+            enqueued_at=None if at is None else local(at),
             started_at=None,
             finished_at=None,
             last_attempted_at=None,
@@ -137,14 +135,13 @@ class GnlBackend(BaseTaskBackend):
             worker_ids=[],
         )
 
-    def _present(self, stored: results.Stored, task: AnyTask) -> Result:
+    def _present(self, job: JobSeen, task: AnyTask) -> Result:
         """Return the result of the job that has the key already."""
-        job = stored.job
         if job.kind != task.module_path:
             raise TaskResultMismatch(
-                f"The key {job.key!r} belongs to job {job.pk} of {job.kind!r} already."
+                f"The key {job.key!r} belongs to job {job.id} of {job.kind!r} already."
             )
-        return results.result_of(stored, register(task).task, self.alias)
+        return results.result_of(job, register(task).task, self.alias)
 
     def get_result(self, result_id: str) -> Result:
         """Return the result of a job of a task (queue.md R57).
@@ -155,15 +152,15 @@ class GnlBackend(BaseTaskBackend):
         if not isinstance(result_id, str) or not JOB_ID.fullmatch(result_id):
             raise TaskResultDoesNotExist(result_id)
         job_id = int(result_id)
-        stored = results.load(self.using, job_id) if job_id < 2**63 else None
+        stored = look(self.using, job_id) if job_id < 2**63 else None
         if stored is None:
             raise TaskResultDoesNotExist(result_id)
-        kind = opt.kinds.find(stored.job.kind)
+        kind = opt.kinds.find(stored.kind)
         if isinstance(kind, TaskKind):
             return results.result_of(stored, kind.task, self.alias)
-        if kind is None and marked(stored.job.meta):
+        if kind is None and marked(stored.meta):
             raise InvalidTask(
-                f"Result {result_id} is of {stored.job.kind!r}, and no such task is registered."
+                f"Result {result_id} is of {stored.kind!r}, and no such task is registered."
             )
         raise TaskResultDoesNotExist(result_id)
 

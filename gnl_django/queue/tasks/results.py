@@ -4,16 +4,15 @@ Used by the backend, by each attempt and by the signals. A result shows what is 
 somebody has edited gives an odd result, never an exception.
 """
 
-from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
-from django.db.models import Exists, OuterRef
 from django.tasks import TaskResult, TaskResultStatus, task_backends
 from django.tasks.backends.base import BaseTaskBackend
 from django.tasks.base import TaskError
 from django.tasks.exceptions import InvalidTaskBackend
 
+from gnl_django.queue.store.looks import JobSeen
 from gnl_django.queue.tasks.task import (
     AnyTask,
     GnlTask,
@@ -26,9 +25,6 @@ from gnl_django.queue.tasks.task import (
     timeout_of,
 )
 
-if TYPE_CHECKING:
-    from gnl_django.queue.models import Attempt, Job
-
 STATUS = {
     "scheduled": TaskResultStatus.READY,
     "ready": TaskResultStatus.READY,
@@ -40,50 +36,21 @@ STATUS = {
 #: The outcomes of attempts that are errors of the task; a release and a cancellation are none.
 ERRORS = frozenset({"failed", "timeout", "lease_lost", "invalid"})
 REVOKED = "gnl_django.errors.ExecutionRevoked"
-#: What a result is made of; the rest of a row stays where it is.
-COLUMNS = (
-    "id", "kind", "queue", "org", "state", "priority", "payload", "meta", "key", "max_attempts",
-    "worker", "cancel_reason", "result", "error_class", "error",
-    "enqueued_at", "started_at", "finished_at",
-)  # fmt: skip
 
 
-class Stored(NamedTuple):
-    """A job with its attempts that did not succeed, oldest first."""
-
-    job: "Job"
-    attempts: "Sequence[Attempt]"
-
-
-def load(using: str, job_id: int, **held: str) -> Stored | None:
-    """Return a job as it is stored, None when it is gone; a second statement only for attempts.
-
-    held: columns that must have these values too.
-    """
-    from gnl_django.queue.models import Attempt, Job
-
-    attempts = Attempt.objects.using(using).order_by("id")
-    jobs = Job.objects.using(using).filter(pk=job_id, **held).only(*COLUMNS)
-    job = jobs.annotate(tried=Exists(attempts.filter(job_id=OuterRef("pk")))).first()
-    if job is None:
-        return None
-    return Stored(job, list(attempts.filter(job_id=job_id)) if job.tried else [])
-
-
-def result_of(stored: Stored, definition: AnyTask, alias: str) -> Result:
+def result_of(job: JobSeen, definition: AnyTask, alias: str) -> Result:
     """Return the result of a job of the task `definition`; `alias`: the backend that is asked."""
-    job, attempts = stored
     payload: Any = job.payload if isinstance(job.payload, dict) else {}
     backend = alias_of(job, alias)
     task = task_of(job, definition, backend)
-    starts = [attempt.started_at for attempt in attempts]
-    workers = [attempt.worker for attempt in attempts]
+    starts = [attempt.started_at or job.enqueued_at for attempt in job.attempts]
+    workers = [attempt.worker for attempt in job.attempts]
     if job.state in {"running", "succeeded"}:
         starts.append(job.started_at or job.enqueued_at)
         workers.append(job.worker or "")
     result: Result = TaskResult(
         task=task,
-        id=str(job.pk),
+        id=str(job.id),
         status=STATUS[job.state],
         enqueued_at=local(job.enqueued_at),
         started_at=local(starts[0]) if starts else None,
@@ -92,7 +59,7 @@ def result_of(stored: Stored, definition: AnyTask, alias: str) -> Result:
         args=payload.get("args", []),
         kwargs=payload.get("kwargs", {}),
         backend=backend,
-        errors=errors_of(job, attempts),
+        errors=errors_of(job),
         worker_ids=workers,
     )
     if job.state == "succeeded":
@@ -100,13 +67,31 @@ def result_of(stored: Stored, definition: AnyTask, alias: str) -> Result:
     return result
 
 
-def errors_of(job: "Job", attempts: "Sequence[Attempt]") -> list[TaskError]:
+def sketch(job_id: int, task: AnyTask, state: str) -> Result:
+    """Return a result with what Django's own log says of it, without a look at the row."""
+    return TaskResult(
+        task=task,
+        id=str(job_id),
+        status=STATUS[state],
+        enqueued_at=None,
+        started_at=None,
+        finished_at=None,
+        last_attempted_at=None,
+        args=[],
+        kwargs={},
+        backend=task.backend,
+        errors=[],
+        worker_ids=[],
+    )
+
+
+def errors_of(job: JobSeen) -> list[TaskError]:
     """Return what went wrong, oldest first; of a dead or canceled job the last says why."""
     errors = [
         TaskError(
             exception_class_path=attempt.error_class, traceback=attempt.traceback or attempt.message
         )
-        for attempt in attempts
+        for attempt in job.attempts
         if attempt.outcome in ERRORS
     ]
     if job.state == "canceled":
@@ -117,7 +102,7 @@ def errors_of(job: "Job", attempts: "Sequence[Attempt]") -> list[TaskError]:
     return errors
 
 
-def task_of(job: "Job", definition: AnyTask, backend: str) -> AnyTask:
+def task_of(job: JobSeen, definition: AnyTask, backend: str) -> AnyTask:
     """Return the task with the options that the job was given."""
     mark = marked(job.meta)
     changes: dict[str, Any] = {
@@ -138,13 +123,13 @@ def task_of(job: "Job", definition: AnyTask, backend: str) -> AnyTask:
     return restored(definition, **changes)
 
 
-def _run_after(job: "Job", run_after: object, run_in: object) -> datetime | None:
+def _run_after(job: JobSeen, run_after: object, run_in: object) -> datetime | None:
     if isinstance(run_in, int | float):
         return local(job.enqueued_at + timedelta(seconds=run_in))
     return local(aware(datetime.fromisoformat(run_after))) if isinstance(run_after, str) else None
 
 
-def alias_of(job: "Job", alias: str) -> str:
+def alias_of(job: JobSeen, alias: str) -> str:
     """Return the alias by which the job was enqueued, `alias` when that is not ours any more."""
     own = marked(job.meta).get("backend")
     backend = backend_of(own) if isinstance(own, str) else None

@@ -44,7 +44,7 @@ class GnlTask(AnyTask):
     """A Task of `GnlBackend` (queue.md R54).
 
     max_attempts: attempts in all (GNL["MAX_ATTEMPTS"], 5). backoff: see `Backoff`; None: 1, 2, 4 ..
-    300 s. timeout: seconds or timedelta after which the function is asked to stop. key: at most one
+    300 s. timeout: seconds or timedelta after which the attempt has failed. key: at most one
     job per org and key, as long as that job is kept. org: whose job it is; they take turns.
 
     Raises InvalidTask for a value that no job can have.

@@ -159,7 +159,7 @@ def test_a_row_that_cannot_be_read_costs_no_attempt(settings: Any) -> None:
     failpoints.hook("handler.before", lambda: connection.execute_wrappers.append(fail))
     worker = Worker()
     try:
-        result = tasks.add.using(max_attempts=1).enqueue(1)
+        result = tasks.where.using(max_attempts=1).enqueue()
         assert worker.run_once() == 1
     finally:
         failpoints.hook("handler.before", None)

@@ -11,6 +11,7 @@ from django.tasks import TaskResultStatus, task_backends
 
 from gnl_django.core import db
 from gnl_django.models import Attempt, Job
+from gnl_django.queue.store.looks import enqueued_at, look
 from gnl_django.queue.tasks import results
 from tests.app import tasks
 from tests.conformance.helpers import running, statements
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.django_db
 
 
 def result_of(job_id: int) -> Any:
-    stored = results.load("default", job_id)
+    stored = look("default", job_id)
     assert stored is not None
     return results.result_of(stored, tasks.add, "default")
 
@@ -102,10 +103,11 @@ def test_a_first_attempt_is_read_by_one_statement() -> None:
 def test_a_row_that_is_gone_or_somebody_elses_is_not_loaded() -> None:
     job_id = int(tasks.add.enqueue(1).id)
     token = running(job_id)
-    assert results.load("default", job_id, claim_token=token) is not None
-    assert results.load("default", job_id, claim_token="f" * 32) is None
+    assert look("default", job_id, token=token) is not None
+    assert look("default", job_id, token="f" * 32) is None
     Job.objects.all().delete()
-    assert results.load("default", job_id) is None
+    assert look("default", job_id) is None
+    assert enqueued_at("default", job_id) is None
 
 
 def test_a_backend_is_ours_by_the_tasks_it_makes() -> None:
