@@ -3,6 +3,7 @@
 Options are given with `.using()`, because Django 6.0's `@task` passes none on.
 """
 
+import asyncio
 import os
 import signal
 from datetime import timedelta
@@ -176,3 +177,9 @@ def waits() -> None:
 def elsewhere(number: int) -> int:
     """Be declared for a backend that is not ours."""
     return number
+
+
+@task
+async def waits_async() -> None:
+    """Wait for ever, as a coroutine."""
+    await asyncio.Event().wait()

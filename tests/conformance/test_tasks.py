@@ -460,12 +460,13 @@ def test_arguments_that_no_longer_fit_make_the_task_fail_without_a_call(
 
 
 @pytest.mark.row("queue", "C159")
+@pytest.mark.parametrize("name", ["waits", "waits_async"])
 @pytest.mark.django_db(transaction=True)
 def test_a_timeout_is_a_failure_that_follows_the_tasks_backoff(
-    make_worker: MakeWorker, short_leases: None, declare: Declare
+    make_worker: MakeWorker, short_leases: None, name: str
 ) -> None:
     worker = make_worker(ttl=0.3)
-    result = tasks.waits.using(timeout=0.05, backoff=0, max_attempts=2).enqueue()
+    result = getattr(tasks, name).using(timeout=0.05, backoff=0, max_attempts=2).enqueue()
     assert worker.run_until_idle() == 2
     result.refresh()
     assert result.status == FAILED

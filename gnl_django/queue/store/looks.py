@@ -1,7 +1,7 @@
 """Reads of one job by its id, in one short statement: what the results of tasks are made of.
 
-Used by `queue.tasks`, at an enqueue and where somebody looks at a task; the ORM takes several times as long
-to word the same question. Nothing is locked or changed here.
+Used by `queue.tasks`, at an enqueue and where somebody looks at a task; the ORM takes several times
+as long to word the same question. Nothing is locked or changed here.
 """
 
 import json

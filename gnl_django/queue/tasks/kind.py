@@ -163,31 +163,40 @@ class TaskKind(JobKind[Callable[..., Any]]):
             raise
 
     async def _arun(self, payload: dict[str, Any], ctx: AsyncJobContext) -> Any:
-        result = await sync_to_async(self._started)(ctx)
-        await task_started.asend_robust(sender=sender_of(result), task_result=result)
+        if self._watched:
+            result = await sync_to_async(self._look)(ctx)
+            await task_started.asend_robust(sender=sender_of(result), task_result=result)
+        else:  # a hop between threads would cost more than most tasks
+            result = results.sketch(ctx.job_id, self.task, "running")
+            task_started.send_robust(sender=sender_of(result), task_result=result)
         try:
             value = await self.func(*self._args(payload, result), **payload["kwargs"])
             return self._checked(value, ctx)
-        except BaseException as error:
-            if isinstance(error, CancelledError):
-                raise
+        except BaseException as raised:
+            error = raised
+            if isinstance(raised, CancelledError):
+                if ctx.signal.why != "timeout":
+                    raise
+                error = ExecutionRevoked("timeout")
             trace = error.__traceback__
-            judged = await sync_to_async(self._judge)(error, result, ctx)
-            error.__traceback__ = trace  # without the way through that thread
+            judged = await self._ajudge(error, result, ctx)
+            error.__traceback__ = trace  # without the way through another thread
             if judged is not None:
                 raise judged from None
             raise
 
-    def _started(self, ctx: Context) -> Result:
-        """Return the result as it stands at the start of the attempt.
+    @property
+    def _watched(self) -> bool:
+        """Whether somebody looks at the running result; else a sketch of it will do."""
+        return self.task.takes_context or heard(task_started, log_task_started)
 
-        Nobody looks at more than a sketch of it mostly, which saves each attempt a statement.
-        """
-        if not self.task.takes_context and not heard(task_started, log_task_started):
-            return results.sketch(ctx.job_id, self.task, "running")
-        return self._look(ctx)
+    def _started(self, ctx: JobContext) -> Result:
+        if self._watched:
+            return self._look(ctx)
+        return results.sketch(ctx.job_id, self.task, "running")
 
     def _look(self, ctx: Context) -> Result:
+        """Return the result as it stands at the start of the attempt."""
         try:
             stored = look(ctx.using, ctx.job_id, token=ctx.claim_token)
         except (DatabaseError, InterfaceError) as error:
@@ -236,6 +245,13 @@ class TaskKind(JobKind[Callable[..., Any]]):
                 type(problem).__name__,
             )
             return None
+
+    async def _ajudge(
+        self, error: BaseException, result: Result, ctx: AsyncJobContext
+    ) -> Judged | None:
+        if callable(backoff_of(self.task, marked(ctx.meta))):
+            return await sync_to_async(self._judge)(error, result, ctx)
+        return self._judge(error, result, ctx)
 
     # the end
 
