@@ -51,6 +51,13 @@ def give_back(
                 ledger.left(*counters_of(execution, answer.state))
                 if answer.state in FINAL:
                     row = execution.row
-                    announce(row.id, row.kind, row.org, answer.state, using=store.using)
+                    announce(
+                        row.id,
+                        row.kind,
+                        row.org,
+                        answer.state,
+                        using=store.using,
+                        error=execution.error,
+                    )
         if roster:
             Event().wait(LOCKED_WAIT)

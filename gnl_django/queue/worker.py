@@ -282,7 +282,7 @@ class Worker:
             execution.outbox.put(execution)
 
     def _time_limit(self, execution: Execution) -> None:
-        hold = execution.kind.max_hold
+        hold = execution.kind.hold_of(execution.row)
         self._heartbeat.time_limit(execution.lease, self.options.max_hold if hold is None else hold)
 
     def _make_driver(
