@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gnl_django.queue.api import enqueue, enqueue_many
     from gnl_django.queue.context import JobContext
     from gnl_django.queue.kinds import JobKind, job
+    from gnl_django.queue.listing import JobSummary, Page, list_all_jobs, list_jobs
     from gnl_django.queue.metrics import WorkerMetrics
     from gnl_django.queue.operator import BulkResult, cancel_job, retry_job, retry_jobs
     from gnl_django.queue.options import NewJob
@@ -33,7 +34,9 @@ _HOMES = {
     "InvalidPayload": "gnl_django.errors",
     "JobContext": "gnl_django.queue.context",
     "JobKind": "gnl_django.queue.kinds",
+    "JobSummary": "gnl_django.queue.listing",
     "NewJob": "gnl_django.queue.options",
+    "Page": "gnl_django.queue.listing",
     "PermanentFailure": "gnl_django.errors",
     "QueueDepthExceeded": "gnl_django.errors",
     "UnknownKind": "gnl_django.errors",
@@ -43,6 +46,8 @@ _HOMES = {
     "enqueue": "gnl_django.queue.api",
     "enqueue_many": "gnl_django.queue.api",
     "job": "gnl_django.queue.kinds",
+    "list_all_jobs": "gnl_django.queue.listing",
+    "list_jobs": "gnl_django.queue.listing",
     "retry_job": "gnl_django.queue.operator",
     "retry_jobs": "gnl_django.queue.operator",
 }
@@ -54,7 +59,9 @@ __all__ = [
     "InvalidPayload",
     "JobContext",
     "JobKind",
+    "JobSummary",
     "NewJob",
+    "Page",
     "PermanentFailure",
     "QueueDepthExceeded",
     "UnknownKind",
@@ -64,6 +71,8 @@ __all__ = [
     "enqueue",
     "enqueue_many",
     "job",
+    "list_all_jobs",
+    "list_jobs",
     "retry_job",
     "retry_jobs",
 ]

@@ -215,5 +215,7 @@ def test_no_page_scrolls_sideways_and_none_has_inline_style_or_script(
             file = Path(directory) / f"{name}-{width}-{'dark' if dark else 'light'}.png"
             page.screenshot(path=file, full_page=name == "detail")
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), name
-        assert page.locator(".gnl").locator("[style], script, style").evaluate_all(MARKUP) == [], name
+        assert page.locator(".gnl").locator("[style], script, style").evaluate_all(MARKUP) == [], (
+            name
+        )
         assert page.locator("*").evaluate_all(HANDLERS) == [], name

@@ -169,6 +169,8 @@ class Store(ABC):
     LOCK = ""
     #: Hint of the index by which the running jobs of a lane are counted.
     RUNNING_BY = ""
+    #: Hint of the index by which jobs are listed.
+    LISTED_BY = ""
 
     def __init__(self, using: str, *, prepare: bool = False) -> None:
         self.using = using
@@ -185,6 +187,12 @@ class Store(ABC):
         cursor = connection.cursor()
         cursor.execute(clock.render(text, connection.vendor), params)
         return cursor
+
+    def read(self, text: str, params: Any) -> list[Any]:
+        """Run one read and return its rows."""
+        with self.execute(text, params) as cursor:
+            rows: list[Any] = cursor.fetchall()
+            return rows
 
     # enqueue
 

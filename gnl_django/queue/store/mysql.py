@@ -24,6 +24,7 @@ class MySQLStore(RowwiseStore):
     VENDOR = "mysql"
     LOCK = " FOR UPDATE SKIP LOCKED"
     BY_KEY = "FORCE INDEX (PRIMARY)"
+    LISTED_BY = "FORCE INDEX (gnl_job_org)"
     AFTER = "({now} + INTERVAL %s MICROSECOND)"
     UNTIL_DUE = "TIMESTAMPDIFF(MICROSECOND, {now}, run_at) / 1000000"
     QUOTE = "`"

@@ -217,6 +217,10 @@ class PostgresStore(Store):
 
     # how statements are sent
 
+    def read(self, text: str, params: dict[str, Any]) -> list[Any]:
+        """Run one read; outside a caller's transaction under the planner switches."""
+        return self._batch([(text, params)])[0]
+
     def _rows(self, text: str, params: dict[str, Any]) -> list[Any]:
         with self.execute(text, params) as cursor:
             rows: list[Any] = cursor.fetchall()
