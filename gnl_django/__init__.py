@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from gnl_django.queue.kinds import JobKind, job
     from gnl_django.queue.listing import JobSummary, Page, list_all_jobs, list_jobs
     from gnl_django.queue.metrics import WorkerMetrics
+    from gnl_django.queue.once import run_handler_once
     from gnl_django.queue.operator import BulkResult, cancel_job, retry_job, retry_jobs
     from gnl_django.queue.options import NewJob
     from gnl_django.queue.worker import Worker
@@ -50,6 +51,7 @@ _HOMES = {
     "list_jobs": "gnl_django.queue.listing",
     "retry_job": "gnl_django.queue.operator",
     "retry_jobs": "gnl_django.queue.operator",
+    "run_handler_once": "gnl_django.queue.once",
 }
 
 __all__ = [
@@ -75,6 +77,7 @@ __all__ = [
     "list_jobs",
     "retry_job",
     "retry_jobs",
+    "run_handler_once",
 ]
 
 
