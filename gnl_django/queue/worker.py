@@ -112,7 +112,7 @@ class Worker:
         )
         self._outbox = Outbox(self._loop.wake)
         self._driver = self._make_driver(
-            self._outbox, self._pool.submit, prepare=conf.settings().PREPARE
+            self._outbox, self._pool.submit, prepare=conf.settings().PREPARE, pruning=True
         )
         self._called = False
         self._at_rest = False
@@ -167,7 +167,7 @@ class Worker:
         inline = connections[self.options.using].in_atomic_block
         outbox = Outbox(lambda: None)
         hand_over = self._run_inline if inline else self._pool.submit
-        driver = self._make_driver(outbox, hand_over, prepare=False)
+        driver = self._make_driver(outbox, hand_over)
         with nullcontext() if inline else self._heart():
             turn = driver.turn()
             self._ledger.ticked(clock.wall())
@@ -247,7 +247,12 @@ class Worker:
             execution.outbox.put(execution)
 
     def _make_driver(
-        self, outbox: Outbox, hand_over: Callable[[list[Execution]], None], *, prepare: bool
+        self,
+        outbox: Outbox,
+        hand_over: Callable[[list[Execution]], None],
+        *,
+        prepare: bool = False,
+        pruning: bool = False,
     ) -> Driver:
         return Driver(
             store_for(self.options.using, prepare=prepare),
@@ -265,6 +270,7 @@ class Worker:
             hand_over,
             queues=self.options.queues,
             poll=self.options.poll,
+            pruning=pruning,
         )
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""A handler run once, without a job: it sees what a worker would show it, and nothing is written."""
+"""A handler run once, without a job: it sees what a worker would show it; nothing is written."""
 
 import json
 import subprocess

@@ -8,6 +8,7 @@ switches of the pass and without them.
 import json
 import re
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -18,7 +19,7 @@ from gnl_django.core import leases
 from gnl_django.core.leases import Lease
 from gnl_django.queue.listing import WINDOW
 from gnl_django.queue.models import Job
-from gnl_django.queue.store import walk
+from gnl_django.queue.store import pruning, walk
 from gnl_django.queue.store.postgresql_sql import PLANNER
 from tests.conformance import support_claim as s
 from tests.support import vendor
@@ -351,6 +352,29 @@ def test_a_list_walks_the_index_of_org_and_id(explained: None, org: str, part: s
     check(lambda: page(state="canceled"), "gnl_job_org", most=WINDOW, temporary=1, may_sort=True)
     edge = partial(walk.edge, s.store(), stretch, window=WINDOW)
     check(edge, "gnl_job_org", most=WINDOW + 1, may_sort=True)
+
+
+@pytest.mark.row("queue", "C120")
+@pytest.mark.parametrize("behind", [False, True])
+def test_prune_finds_dead_jobs_by_their_index(explained: None, behind: bool) -> None:
+    moment = s.now("default")
+    cutoffs = pruning.Cutoffs(None, None, moment)
+    place = (moment - timedelta(seconds=1_500), 1) if behind else None
+    # 2,000 dead jobs: nothing else is looked at.
+    look = partial(pruning.look_at_dead, s.store(), cutoffs, place)
+    check(look, "gnl_job_dead", most=2_000, may_sort=True)
+    assert len(look().ids) == pruning.BATCH
+
+
+@pytest.mark.row("queue", "C120")
+def test_prune_walks_finished_jobs_by_primary_key(explained: None) -> None:
+    old = s.now("default") - timedelta(days=1)
+    cutoffs = pruning.Cutoffs(old, old, None)
+    for place in (0, 60_000):
+        check(
+            partial(pruning.look_at_finished, s.store(), cutoffs, place),
+            most=pruning.BATCH,
+        )
 
 
 def assert_index_condition(statement: Statement, index: str, column: str) -> None:

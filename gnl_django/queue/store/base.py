@@ -171,6 +171,10 @@ class Store(ABC):
     RUNNING_BY = ""
     #: Hint of the index by which jobs are listed.
     LISTED_BY = ""
+    #: Hint of the primary key.
+    BY_KEY = ""
+    #: Hint of the index by which dead jobs are found, oldest first.
+    DEAD_BY = ""
 
     def __init__(self, using: str, *, prepare: bool = False) -> None:
         self.using = using

@@ -25,6 +25,7 @@ class MySQLStore(RowwiseStore):
     LOCK = " FOR UPDATE SKIP LOCKED"
     BY_KEY = "FORCE INDEX (PRIMARY)"
     LISTED_BY = "FORCE INDEX (gnl_job_org)"
+    DEAD_BY = "FORCE INDEX (gnl_job_dead)"
     AFTER = "({now} + INTERVAL %s MICROSECOND)"
     UNTIL_DUE = "TIMESTAMPDIFF(MICROSECOND, {now}, run_at) / 1000000"
     QUOTE = "`"
