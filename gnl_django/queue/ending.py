@@ -50,6 +50,7 @@ def give_back(
                 heartbeat.drop([execution.lease])
                 ledger.left(*counters_of(execution, answer.state))
                 if answer.state in FINAL:
-                    announce(answer.id, execution.row.kind, execution.row.org, answer.state)
+                    row = execution.row
+                    announce(row.id, row.kind, row.org, answer.state, using=store.using)
         if roster:
             Event().wait(LOCKED_WAIT)

@@ -249,6 +249,9 @@ def test_one_stale_outcome_of_a_batch_changes_nothing_and_the_others_are_stored(
     metrics = jobs.worker.metrics()
     assert (metrics.runs, metrics.lost) == (3, 1)
     assert metrics.completed + metrics.failed == 2
+    if stale != 2:
+        wait_until(lambda: jobs.told)
+    jobs.worker.stop(DEADLINE)
     assert len(jobs.told) == (0 if stale == 2 else 1)
 
 
