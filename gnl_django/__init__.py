@@ -24,7 +24,14 @@ if TYPE_CHECKING:
     from gnl_django.queue.listing import JobSummary, Page, list_all_jobs, list_jobs
     from gnl_django.queue.metrics import WorkerMetrics
     from gnl_django.queue.once import run_handler_once
-    from gnl_django.queue.operator import BulkResult, cancel_job, retry_job, retry_jobs
+    from gnl_django.queue.operator import (
+        BulkResult,
+        cancel_job,
+        discard_job,
+        retry_job,
+        retry_jobs,
+        run_job_now,
+    )
     from gnl_django.queue.options import NewJob
     from gnl_django.queue.worker import Worker
 
@@ -44,6 +51,7 @@ _HOMES = {
     "Worker": "gnl_django.queue.worker",
     "WorkerMetrics": "gnl_django.queue.metrics",
     "cancel_job": "gnl_django.queue.operator",
+    "discard_job": "gnl_django.queue.operator",
     "enqueue": "gnl_django.queue.api",
     "enqueue_many": "gnl_django.queue.api",
     "job": "gnl_django.queue.kinds",
@@ -52,6 +60,7 @@ _HOMES = {
     "retry_job": "gnl_django.queue.operator",
     "retry_jobs": "gnl_django.queue.operator",
     "run_handler_once": "gnl_django.queue.once",
+    "run_job_now": "gnl_django.queue.operator",
 }
 
 __all__ = [
@@ -70,6 +79,7 @@ __all__ = [
     "Worker",
     "WorkerMetrics",
     "cancel_job",
+    "discard_job",
     "enqueue",
     "enqueue_many",
     "job",
@@ -78,6 +88,7 @@ __all__ = [
     "retry_job",
     "retry_jobs",
     "run_handler_once",
+    "run_job_now",
 ]
 
 
