@@ -54,6 +54,8 @@ def _plain(value: Any, depth: int, room: int) -> int:
         return room - len(value) if good else -1
     if kind is int:
         return room - 1 if -INTEGER_LIMIT <= value <= INTEGER_LIMIT else -1
+    if kind is float:
+        return room - 1 if math.isfinite(value) else -1
     if kind is dict and depth < MAX_DEPTH:
         for key, part in value.items():
             room = _plain(part, depth + 1, _plain(key, depth, room)) if type(key) is str else -1

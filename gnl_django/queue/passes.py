@@ -106,7 +106,8 @@ class Driver:
             started = self._executions(taken, sent_at)
         finally:
             self._ledger.taken(room, len(started))
-        self._hand_over(started)
+        if started:
+            self._hand_over(started)
         self._settling.settled(taken.settled)
         return len(started), taken.contended
 

@@ -119,7 +119,7 @@ class KeysetChangeList(ChangeList):
             return Position()
         if cursor[:2] in (AFTER, BEFORE):
             try:
-                return Position(self.source.values(cursor[2:]), cursor[:2] == BEFORE)
+                return Position(self.source.decode(cursor[2:]), cursor[:2] == BEFORE)
             except (ValueError, OverflowError):
                 pass
         self.bad_cursor = True
@@ -172,7 +172,7 @@ class KeysetChangeList(ChangeList):
             self._point(AFTER if position.backward else BEFORE, behind or position.values)
 
     def _point(self, side: str, values: Any) -> None:
-        link = self.get_query_string({PAGE_VAR: side + self.source.cursor(values)})
+        link = self.get_query_string({PAGE_VAR: side + self.source.encode(values)})
         if side == AFTER:
             self.older = link
         else:

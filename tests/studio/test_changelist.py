@@ -109,7 +109,7 @@ def test_the_newest_death_comes_first_and_the_next_due_time_comes_first(viewer: 
 
 @pytest.mark.row("studio", "C5")
 @pytest.mark.parametrize(
-    "cursor", ["a~zz", "99", "b~W10", "a~", "x", sources.Source("jobs:dead").cursor([1])]
+    "cursor", ["a~zz", "99", "b~W10", "a~", "x", sources.Source("jobs:dead").encode([1])]
 )
 def test_a_cursor_of_nothing_shows_the_first_page_and_says_so(viewer: Client, cursor: str) -> None:
     ids = store([new_job() for _ in range(60)])
@@ -133,14 +133,14 @@ def test_filters_and_tabs_do_not_carry_the_page(viewer: Client) -> None:
 
 def test_the_page_before_all_rows_is_the_first_one(viewer: Client) -> None:
     ids = store([new_job() for _ in range(60)])
-    cursor = sources.Source("jobs:all").cursor([ids[-1]])
+    cursor = sources.Source("jobs:all").encode([ids[-1]])
 
     assert shown(get(viewer, f"?p=b~{cursor}")) == ids[:-51:-1]
 
 
 def test_a_page_after_all_rows_leads_back(viewer: Client) -> None:
     ids = store([new_job() for _ in range(3)])
-    page = get(viewer, f"?p=a~{sources.Source('jobs:all').cursor([ids[0]])}")
+    page = get(viewer, f"?p=a~{sources.Source('jobs:all').encode([ids[0]])}")
 
     assert shown(page) == []
     assert link(page, "prev") is not None
@@ -180,7 +180,7 @@ def test_windows_of_any_size_lose_no_row(
 
     forward = [row for page in walk(viewer, "?state=dead&org=acme") for row in page]
     assert forward == [job.pk for job in wanted]
-    oldest = sources.Source("jobs:dead", columns=("finished_at", "id")).cursor([EPOCH, 1])
+    oldest = sources.Source("jobs:dead", columns=("finished_at", "id")).encode([EPOCH, 1])
     backward = walk(viewer, f"?state=dead&org=acme&p=b~{oldest}", rel="prev")
     assert [row for page in backward[::-1] for row in page] == forward
 

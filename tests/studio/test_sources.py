@@ -49,7 +49,7 @@ def test_many_ready_jobs_are_read_in_windows_of_the_primary_key() -> None:
 def test_a_cursor_holds_its_values_exactly() -> None:
     moment = (EPOCH + timedelta(microseconds=7)).astimezone(timezone(timedelta(hours=3)))
 
-    values = DEAD.values(DEAD.cursor([moment, 42]))
+    values = DEAD.decode(DEAD.encode([moment, 42]))
 
     assert values == [moment, 42]
     assert values[0].tzinfo is UTC
@@ -65,8 +65,8 @@ def test_a_cursor_holds_its_values_exactly() -> None:
         "W10",
         "€",
         "x" * 3_000,
-        Source("jobs:all").cursor([42]),
-        Source("jobs:dead").cursor([42]),
+        Source("jobs:all").encode([42]),
+        Source("jobs:dead").encode([42]),
         paging.encode("jobs:dead", ["2026-11-01T00:00:00+00:00", "42"]),
         paging.encode("jobs:dead", ["2026-11-01T00:00:00+00:00", None]),
         paging.encode("jobs:dead", ["2026-11-01T00:00:00", 42]),
@@ -76,7 +76,7 @@ def test_a_cursor_holds_its_values_exactly() -> None:
 )
 def test_any_other_cursor_is_refused(cursor: str) -> None:
     with pytest.raises(ValueError, match=r"."):
-        DEAD.values(cursor)
+        DEAD.decode(cursor)
 
 
 @pytest.mark.row("studio", "C3")

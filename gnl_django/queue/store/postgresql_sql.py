@@ -261,7 +261,6 @@ upd AS (
       WHEN attempt >= max_attempts THEN 'dead' ELSE 'ready' END,
     finished_at = CASE WHEN cancel_requested_at IS NOT NULL OR attempt >= max_attempts
       THEN {{now}} END,
-    attempt = attempt - CASE WHEN cancel_requested_at IS NULL THEN 0 ELSE 1 END,
     error_class = CASE WHEN cancel_requested_at IS NULL THEN %(error_class)s ELSE error_class END,
     error = CASE WHEN cancel_requested_at IS NULL THEN %(error)s ELSE error END,
     error_key = CASE WHEN cancel_requested_at IS NULL THEN left(encode(sha256(
@@ -273,8 +272,7 @@ upd AS (
   RETURNING id, kind, org, state, attempt, revivals, worker, started_at),
 att AS (
   {_ATTEMPT}
-  SELECT upd.id, upd.attempt + CASE WHEN upd.state = 'canceled' THEN 1 ELSE 0 END, upd.revivals,
-    'lease_lost', %(error_class)s, %(error)s, '', upd.worker, gone.claim_token, upd.started_at,
+  SELECT upd.id, upd.attempt, upd.revivals, 'lease_lost', %(error_class)s, %(error)s, '', upd.worker, gone.claim_token, upd.started_at,
     {{now}}
   FROM upd JOIN gone USING (id))
 SELECT id, kind, org, state FROM upd
