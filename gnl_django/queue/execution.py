@@ -23,6 +23,7 @@ from gnl_django.queue import outcomes
 from gnl_django.queue.context import AsyncJobContext, JobContext
 from gnl_django.queue.kinds import JobKind
 from gnl_django.queue.store.base import ClaimedRow, Outcome
+from gnl_django.queue.telling import started
 
 logger = logging.getLogger(__name__)
 
@@ -95,6 +96,7 @@ def run(execution: Execution, around: Around) -> None:
     value, error = None, None
     try:
         with around(row):
+            started(row)
             value = _call(execution)
     except BaseException as raised:  # noqa: BLE001 - SystemExit too is only a failure (R35)
         _strip(raised)

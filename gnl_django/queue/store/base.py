@@ -178,6 +178,8 @@ class Store(ABC):
     def __init__(self, using: str, *, prepare: bool = False) -> None:
         self.using = using
         self.prepare = prepare
+        #: Ids that keys have led to: of jobs that were stored already.
+        self.found: set[int] = set()
 
     @property
     def connection(self) -> BaseDatabaseWrapper:
@@ -209,7 +211,7 @@ class Store(ABC):
 
     @abstractmethod
     def find_keys(self, dedups: Sequence[str]) -> dict[str, int]:
-        """Return the ids of the jobs stored under these keys."""
+        """Return the ids of the jobs stored under these keys, and note them in `found`."""
 
     def lock_lane(self, queue: str, org: str) -> None:  # noqa: B027 - nothing to do by default
         """Make the depth that follows exact against other callers, where possible (R7)."""

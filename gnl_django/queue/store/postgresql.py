@@ -120,7 +120,9 @@ class PostgresStore(Store):
 
     def find_keys(self, dedups: Sequence[str]) -> dict[str, int]:
         """One look-up through the unique index."""
-        return dict(self._rows(sql.FIND_KEYS, {"dedups": array(dedups)}))
+        found: dict[str, int] = dict(self._rows(sql.FIND_KEYS, {"dedups": array(dedups)}))
+        self.found.update(found.values())
+        return found
 
     def lock_lane(self, queue: str, org: str) -> None:
         """Take the lane's advisory lock until the transaction ends."""
