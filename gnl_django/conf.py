@@ -54,6 +54,9 @@ class Settings:
     KEEP_CANCELED: timedelta | float | None = timedelta(days=7)
     #: .. has died.
     KEEP_DEAD: timedelta | float | None = timedelta(days=90)
+    #: Seconds that a ready job may wait before `gnl_status` calls its queue late; a queue's own
+    #: `alert_age` wins.
+    STUDIO_ALERT_AGE: int = 300
     #: Arms fail points, together with the environment variable GNL_FAILPOINTS. Tests only.
     FAILPOINTS: bool = False
     #: Object keys whose values the admin hides: a case-insensitive pattern searched in keys.

@@ -19,7 +19,7 @@ from gnl_django.core import leases
 from gnl_django.core.leases import Lease
 from gnl_django.queue.listing import WINDOW
 from gnl_django.queue.models import Job
-from gnl_django.queue.store import pruning, walk
+from gnl_django.queue.store import counts, pruning, walk
 from gnl_django.queue.store.postgresql_sql import PLANNER
 from tests.conformance import support_claim as s
 from tests.support import vendor
@@ -375,6 +375,29 @@ def test_prune_walks_finished_jobs_by_primary_key(explained: None) -> None:
             partial(pruning.look_at_finished, s.store(), cutoffs, place),
             most=pruning.BATCH,
         )
+
+
+@pytest.mark.parametrize(
+    ("count", "state", "index"),
+    [
+        (counts.waiting, "ready", "gnl_job_ready"),
+        (counts.waiting, "scheduled", "gnl_job_sched_lane"),
+        (counts.by_queue, "running", "gnl_job_lease"),
+        (counts.by_queue, "dead", "gnl_job_dead"),
+    ],
+)
+def test_the_numbers_of_the_queues_are_counted_through_the_states_index(
+    explained: None, count: Callable[..., object], state: str, index: str
+) -> None:
+    for statement in statements_of(lambda: count(s.store(), state)):
+        if vendor() == "postgresql":
+            for plan in postgres_plans(statement, switches=True):
+                assert {node.get("Index Name") for node in reads(plan)} == {index}
+        elif vendor() == "mysql":
+            check_mysql(statement, {index, "gnl_job_ready"})
+        else:
+            lines = [line for line in sqlite_plan(statement) if TABLE in line]
+            assert all(f"INDEX {index}" in line for line in lines), lines
 
 
 def assert_index_condition(statement: Statement, index: str, column: str) -> None:
