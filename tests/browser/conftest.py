@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from django.conf import settings as project
 from django.test.utils import override_settings
-from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 from pytest_django.live_server_helper import LiveServer
 
 FLAGS = ["--no-sandbox", "--disable-background-networking"]
@@ -49,11 +49,9 @@ def chromium() -> Iterator[Browser]:
         browser.close()
 
 
-def told(message: ConsoleMessage) -> list[str]:
-    """Return what the console was told, unless it is about the icon that the project lacks."""
-    if message.location["url"].endswith("/favicon.ico"):
-        return []
-    return [f"console: {message.text}"]
+def about(fault: str, url: str) -> list[str]:
+    """Return a fault, unless it is about the icon that browsers ask for and the project lacks."""
+    return [] if url.endswith("/favicon.ico") else [f"{fault} ({url})"]
 
 
 @pytest.fixture
@@ -71,15 +69,12 @@ def open_page(chromium: Browser, server: str, transactional_db: None) -> Iterato
             stack.callback(context.close)
             page: Page = context.new_page()
             page.set_default_timeout(10_000)
-            page.on("console", lambda message: faults.extend(told(message)))
+            page.on("console", lambda m: faults.extend(about(m.text, m.location["url"])))
             page.on("pageerror", lambda error: faults.append(f"error: {error}"))
-            page.on("requestfailed", lambda request: faults.append(f"failed: {request.url}"))
+            page.on("requestfailed", lambda r: faults.extend(about(f"failed: {r.failure}", r.url)))
             page.on(
                 "request",
-                lambda request: (
-                    request.url.startswith((server, "data:"))
-                    or faults.append(f"another host: {request.url}")
-                ),
+                lambda r: r.url.startswith((server, "data:")) or faults.append(f"host: {r.url}"),
             )
             return page
 

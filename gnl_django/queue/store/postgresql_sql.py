@@ -272,8 +272,8 @@ upd AS (
   RETURNING id, kind, org, state, attempt, revivals, worker, started_at),
 att AS (
   {_ATTEMPT}
-  SELECT upd.id, upd.attempt, upd.revivals, 'lease_lost', %(error_class)s, %(error)s, '', upd.worker, gone.claim_token, upd.started_at,
-    {{now}}
+  SELECT upd.id, upd.attempt, upd.revivals, 'lease_lost', %(error_class)s, %(error)s, '',
+    upd.worker, gone.claim_token, upd.started_at, {{now}}
   FROM upd JOIN gone USING (id))
 SELECT id, kind, org, state FROM upd
 """
