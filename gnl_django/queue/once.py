@@ -72,6 +72,7 @@ def _context(kind: "JobKind[Any]", given: Mapping[str, Any]) -> JobContext | Asy
         "scheduled_for": None,
         "signal": Revocation(),
         "using": conf.settings().DATABASE,
+        "report": lambda text: None,
         **given,
     }
     return make(**facts)

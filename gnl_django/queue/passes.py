@@ -62,6 +62,10 @@ class Driver:
         """Jobs this driver has claimed and not settled."""
         return self._settling.open
 
+    def look_again(self) -> None:
+        """Promote with the next pass whenever it was done last: a job for later has come."""
+        self._upkeep_at = 0.0
+
     def until_due(self) -> float | None:
         """Return the seconds until the next scheduled job is due, None when none is known.
 
@@ -96,7 +100,25 @@ class Driver:
             self._settling.settled(self._store.settle(outcomes))
 
     def _ended(self) -> list[Outcome]:
-        return self._settling.outcomes(self._outbox.take(), CLAIM_MAX)
+        outcomes = self._settling.outcomes(self._outbox.take(), CLAIM_MAX)
+        # The last progress is written before the outcome; that of others when it is due.
+        self._write(self._outbox.reports(due_only=not self._settling.reporting))
+        return outcomes
+
+    def _write(self, reporters: Sequence[Execution]) -> None:
+        reports = [
+            (execution.row.id, execution.lease.token, execution.progress)
+            for execution in reporters
+            if execution.progress is not None and not execution.lost
+        ]
+        if not reports:
+            return
+        try:
+            self._store.progress(reports)
+        except Exception:
+            for execution in reporters:
+                self._outbox.reported(execution)
+            raise
 
     def _claim(self, queue: str, room: int, outcomes: list[Outcome]) -> tuple[int, bool]:
         started: list[Execution] = []

@@ -137,6 +137,26 @@ def test_a_handlers_start_is_told_each_attempt_in_front_of_it(
     ]
 
 
+def test_the_start_of_an_async_handler_is_told_where_the_database_may_be_asked(
+    declare: Declare, make_worker: MakeWorker, listen: Listen
+) -> None:
+    states: list[str] = []
+
+    def note(sender: object, **values: Any) -> None:
+        states.append(state_of(values["job_id"]))
+
+    async def handle(payload: Any) -> None:
+        states.append("runs")
+
+    job_id = declare("t.async", handle).enqueue()
+    sent = listen(job_started)
+    job_started.connect(note)
+    make_worker().run_once()
+    job_started.disconnect(note)
+    assert states == ["running", "runs"]
+    assert [values["job_id"] for values in sent] == [job_id]
+
+
 def test_an_attempt_whose_payload_no_longer_fits_has_started_too(
     declare: Declare, make_worker: MakeWorker, listen: Listen
 ) -> None:
