@@ -27,6 +27,8 @@ from gnl_django.queue import outcomes
 from gnl_django.queue.context import AsyncJobContext, JobContext
 from gnl_django.queue.kinds import JobKind
 from gnl_django.queue.store.base import ClaimedRow, Outcome
+from gnl_django.queue.telling import started
+from gnl_django.signals import job_started
 
 logger = logging.getLogger(__name__)
 
@@ -139,6 +141,7 @@ def run(execution: Execution, around: Around) -> None:
     value, error, judged = None, None, None
     try:
         with around(row):
+            started(row)
             value = _call(execution)
     except BaseException as raised:  # noqa: BLE001 - SystemExit too is only a failure (R35)
         error, judged = _unwrapped(raised)
@@ -185,6 +188,8 @@ async def run_async(execution: Execution) -> None:
     value, error, judged = None, None, None
     try:
         execution.lease.signal.on_revoke(lambda: cancel_from_anywhere(task))
+        if job_started.has_listeners():  # they may ask the database
+            await sync_to_async(started)(execution.row)
         value = await execution.kind.handler(*_arguments(execution))
     except BaseException as raised:  # noqa: BLE001 - CancelledError, SystemExit too
         error, judged = _unwrapped(raised)

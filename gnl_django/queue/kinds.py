@@ -6,7 +6,7 @@ Imported by users' `background.py`; touches neither the database nor a thread (q
 import inspect
 import json
 import typing
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from functools import cached_property, update_wrapper
 from typing import Any, Generic, ParamSpec, TypeVar
@@ -18,7 +18,7 @@ from gnl_django import conf
 from gnl_django.core import payloads
 from gnl_django.core.backoff import Delay, seconds
 from gnl_django.errors import InvalidPayload, PayloadIssue
-from gnl_django.queue import api
+from gnl_django.queue import api, once
 from gnl_django.queue import options as opt
 from gnl_django.queue.store.base import ClaimedRow
 
@@ -133,6 +133,12 @@ class JobKind(Generic[Handler]):
         shared = opt.options_from(options)
         jobs = [opt.NewJob.with_options(self, payload, shared) for payload in payloads]
         return api.enqueue_many(jobs, using=using)
+
+    def run_once(
+        self, payload: Any = None, context: Mapping[str, Any] | None = None, validate: bool = True
+    ) -> Any:
+        """Run the handler once without a job; see `gnl_django.run_handler_once`."""
+        return once.run_handler_once(self, payload, context=context, validate=validate)
 
 
 class _named:

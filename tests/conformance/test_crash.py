@@ -171,6 +171,7 @@ TABLE: dict[str, Crash] = {
 #: Points that no worker passes; each has a test below.
 CALLERS_POINTS = {
     "enqueue.begin", "enqueue.inserted", "enqueue.committed", "enqueue_many.chunk", "bulk.chunk",
+    "prune.selected", "prune.deleted",
 }  # fmt: skip
 
 
@@ -289,6 +290,20 @@ def test_an_operator_killed_in_a_bulk_retry_has_revived_whole_chunks(spawn: Spaw
     assert Job.objects.filter(state="dead", revivals=0).count() == 500
     assert retry_jobs(Job.objects.filter(state="dead")).changed == 500
     assert Job.objects.filter(state="ready", revivals=1).count() == 1_500
+
+
+@pytest.mark.row("queue", "C120")
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("point", ["prune.selected", "prune.deleted"])
+def test_a_prune_that_is_killed_has_deleted_whole_batches_and_is_begun_again(
+    spawn: Spawner, point: str
+) -> None:
+    s.fill(1_500, "dead", kind="tests.quick", ahead=f"-{100 * 86_400} - n")
+    child = spawn(["gnl_prune"], failpoints={point: "kill@2"})
+    assert child.wait() == -signal.SIGKILL, child.output()
+    assert Job.objects.count() == 500
+    assert spawn(["gnl_prune"]).wait() == 0
+    assert not Job.objects.exists()
 
 
 # stopped, not killed
