@@ -261,7 +261,7 @@ def check_q8(h: History) -> list[Violation]:
                 attempt += 1
             elif change.old_state == "running" and change.new_state != "running":
                 outcome = outcomes.get((job, str(change.old_token)))
-                refund = outcome in {"released", "canceled"} or change.new_state == "canceled"
+                refund = outcome in {"released", "canceled"}
                 attempt -= 1 if refund or change.deferrals != deferrals else 0
             deferrals = change.deferrals or 0
             most = change.max_attempts or 1
@@ -419,7 +419,7 @@ def check_q20(h: History) -> list[Violation]:
         if times > happened[job, state]:
             text = f"{state} announced {times} times, happened {happened[job, state]}"
             found.append(Violation("Q20", text, (job,)))
-    if not h.killed:
+    if not h.killed and not h.cut:
         for (job, state), times in happened.items():
             if told[job, state] < times:
                 found.append(Violation("Q20", f"{state} was not announced", (job,)))

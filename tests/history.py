@@ -259,9 +259,10 @@ class History:
     """Everything the checkers look at. Lists are in time order.
 
     `killed`: processes that had no chance to tell what they did last. `stopped`: those that were
-    frozen. `faulted`: any fault at all was injected. `bound`: seconds within which all had to be
-    final after `quiet_at` (database clock), None when nobody asks. `slack`: seconds allowed to a
-    busy machine in rules about time.
+    frozen. `faulted`: any fault at all was injected. `cut`: connections were lost, so that somebody
+    may not know what he did. `bound`: seconds within which all had to be final after `quiet_at`
+    (database clock), None when nobody asks. `slack`: seconds allowed to a busy machine in rules
+    about time.
     """
 
     client: list[Record] = field(default_factory=list)
@@ -271,6 +272,7 @@ class History:
     killed: set[str] = field(default_factory=set)
     stopped: set[str] = field(default_factory=set)
     faulted: bool = False
+    cut: bool = False
     quiet_at: float | None = None
     bound: float | None = None
     ttl: float = 30.0

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import monotonic
 
+from gnl_django.core.db import Fault, fault_of
 from gnl_django.core.heartbeat import Heartbeat
 from gnl_django.core.leases import Lease
 from gnl_django.queue.execution import Execution, Outbox
@@ -53,6 +54,8 @@ class Driver:
         self._poll = poll
         self._upkeep_at = 0.0
         self._due_at: float | None = None
+        #: Tokens of claims whose answer was lost: they may have been committed (R66).
+        self._unknown: list[str] = []
 
     @property
     def open(self) -> int:
@@ -65,6 +68,9 @@ class Driver:
 
     def turn(self) -> Turn:
         """Do one pass over the queues."""
+        while self._unknown:
+            self._store.give_back(self._unknown[0])
+            self._unknown.pop(0)
         self._look_after()
         outcomes = self._ended()
         claimed, contended = 0, False
@@ -91,10 +97,15 @@ class Driver:
 
     def _claim(self, queue: str, room: int, outcomes: list[Outcome]) -> tuple[int, bool]:
         started: list[Execution] = []
+        sent: list[str] = []
         try:
             sent_at = monotonic()
-            taken = self._rings.claim(self._store, queue, room, outcomes=outcomes)
+            taken = self._rings.claim(self._store, queue, room, outcomes=outcomes, sent=sent)
             started = self._executions(taken, sent_at)
+        except Exception as error:
+            if fault_of(error) is Fault.CONNECTION:
+                self._unknown += sent[-1:]
+            raise
         finally:
             self._ledger.taken(room, len(started))
         self._hand_over(started)
