@@ -1,7 +1,7 @@
-"""Model fields and the index that mean the same thing on every database.
+"""Model fields that mean the same thing on every database.
 
 Used by the models of every floor. Names compare exactly and sort by code point everywhere; times
-are stored and read in UTC whatever the project's settings; a partial index has its MySQL twin.
+are stored and read in UTC whatever the project's settings.
 """
 
 from datetime import UTC, datetime
@@ -9,8 +9,6 @@ from typing import Any
 
 from django.db import models
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.backends.base.schema import BaseDatabaseSchemaEditor
-from django.db.backends.ddl_references import Statement
 from django.utils import timezone
 
 EXACT_COLLATION = {"postgresql": "C", "mysql": "utf8mb4_bin", "sqlite": "BINARY"}
@@ -94,52 +92,3 @@ def to_database(value: datetime | None, vendor: str) -> datetime | str | None:
         return value
     value = value.astimezone(UTC).replace(tzinfo=None)
     return value if vendor == "mysql" else value.isoformat(sep=" ", timespec="microseconds")
-
-
-class PartialIndex(models.Index):
-    """An index over the rows of `where`; on MySQL, which has none, over the columns `mysql`.
-
-    Django drops the condition of an index on MySQL without a word, which would leave the hot
-    queries without the column that the condition named. `mysql=None` means: no index there.
-    """
-
-    def __init__(
-        self,
-        *,
-        fields: list[str] | tuple[str, ...],
-        name: str,
-        where: models.Q,
-        mysql: list[str] | tuple[str, ...] | None,
-    ) -> None:
-        super().__init__(fields=fields, name=name)
-        self.where = where
-        self.mysql = mysql
-
-    def create_sql(
-        self,
-        model: type[models.Model],
-        schema_editor: BaseDatabaseSchemaEditor,
-        using: str = "",
-        **kwargs: Any,
-    ) -> Any:
-        """Return the vendor's CREATE INDEX. ("DO 0": Django executes whatever comes back.)"""
-        if schema_editor.connection.vendor != "mysql":
-            index = models.Index(fields=self.fields, name=self.name, condition=self.where)
-        elif self.mysql is not None:
-            index = models.Index(fields=self.mysql, name=self.name)
-        else:
-            return Statement("DO 0")
-        return index.create_sql(model, schema_editor, using, **kwargs)
-
-    def remove_sql(
-        self, model: type[models.Model], schema_editor: BaseDatabaseSchemaEditor, **kwargs: Any
-    ) -> Any:
-        """Return the vendor's DROP INDEX, nothing where none was made."""
-        if schema_editor.connection.vendor == "mysql" and self.mysql is None:
-            return Statement("DO 0")
-        return super().remove_sql(model, schema_editor, **kwargs)
-
-    def deconstruct(self) -> tuple[str, Any, dict[str, Any]]:
-        """Name the arguments for a migration."""
-        path, args, kwargs = super().deconstruct()
-        return path, args, {**kwargs, "where": self.where, "mysql": self.mysql}

@@ -22,6 +22,7 @@ logger = logging.getLogger(__name__)
 
 ERROR_WAIT_FIRST = 0.5
 ERROR_WAIT_LONGEST = 10.0
+SIGNAL_LOOK = 0.5
 RECOVERING = frozenset({Fault.CONNECTION, Fault.UNAVAILABLE})
 
 
@@ -149,10 +150,11 @@ class Signals:
 
     def wait(self, seconds: float | None = None) -> bool:
         """Wait for the first signal, at most `seconds`; return whether it has come."""
-        if self._count:
-            return True
-        try:
-            self._marks.get(timeout=seconds)
-        except Empty:
-            return False
-        return True
+        while not self._count:
+            try:
+                # Python sees a signal that came just before this call only when it returns.
+                self._marks.get(timeout=SIGNAL_LOOK if seconds is None else seconds)
+            except Empty:
+                if seconds is not None:
+                    break
+        return self._count > 0

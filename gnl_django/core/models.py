@@ -15,7 +15,7 @@ class Process(models.Model):
     ROLES = ("worker", "scheduler", "consumer")
 
     id = models.BigAutoField(primary_key=True)
-    name = NameField(max_length=100, unique=True)
+    name = NameField(max_length=100)
     role = NameField(max_length=9)
     host = models.CharField(max_length=255)
     pid = models.IntegerField()
@@ -47,6 +47,7 @@ class Process(models.Model):
         verbose_name = "worker"
         default_permissions = ("view",)
         constraints = [
+            models.UniqueConstraint(name="gnl_process_name", fields=["name"]),
             models.CheckConstraint(
                 name="gnl_process_role",
                 condition=models.Q(role__in=("worker", "scheduler", "consumer")),

@@ -15,7 +15,7 @@ from gnl_django import conf
 from gnl_django.core import failpoints, wakeup
 from gnl_django.core.db import own_transaction, retrying
 from gnl_django.errors import QueueDepthExceeded
-from gnl_django.queue.options import NewJob, build_row, options_from
+from gnl_django.queue.options import NewJob, Options, build_rows, options_from
 from gnl_django.queue.store import store_for
 from gnl_django.queue.store.base import NewRow, Store
 
@@ -53,22 +53,11 @@ def enqueue(
     Raises UnknownKind, InvalidPayload, QueueDepthExceeded, ValueError or TypeError; then nothing
     is stored.
     """
-    job = NewJob(
-        kind,
-        payload,
-        key=key,
-        org=org,
-        queue=queue,
-        run_at=run_at,
-        delay=delay,
-        priority=priority,
-        max_attempts=max_attempts,
-        max_depth=max_depth,
-        meta=meta,
-    )
-    row = build_row(job, max_bytes=conf.settings().PAYLOAD_MAX_BYTES)
+    options = Options(key, org, queue, run_at, delay, priority, max_attempts, max_depth, meta)
+    job = NewJob.with_options(kind, payload, options)
+    rows = build_rows([job], max_bytes=conf.settings().PAYLOAD_MAX_BYTES)
     store = store_for(using or conf.settings().DATABASE)
-    return _store(store, [row], [max_depth])[0]
+    return _store(store, rows, [max_depth])[0]
 
 
 def enqueue_many(
@@ -82,8 +71,7 @@ def enqueue_many(
     Raises what `enqueue` raises, for the first faulty job; then nothing is stored.
     """
     items = [job if isinstance(job, NewJob) else _from_mapping(job) for job in jobs]
-    max_bytes = conf.settings().PAYLOAD_MAX_BYTES
-    rows = [build_row(item, max_bytes=max_bytes) for item in items]
+    rows = build_rows(items, max_bytes=conf.settings().PAYLOAD_MAX_BYTES)
     if not rows:
         return []
     depths = [item.options.max_depth for item in items]
@@ -97,9 +85,8 @@ def _from_mapping(job: Mapping[str, Any]) -> NewJob:
     unknown = sorted(set(job) - {"kind", "payload", "options"})
     if unknown or "kind" not in job:
         raise TypeError(f"a job's mapping has kind, payload, options; not {unknown or 'no kind'}")
-    made = NewJob(job["kind"], job.get("payload"))
-    made.options = options_from(job.get("options") or {})
-    return made
+    options = options_from(job.get("options") or {})
+    return NewJob.with_options(job["kind"], job.get("payload"), options)
 
 
 def _store(store: Store, rows: list[NewRow], depths: list[int | None]) -> list[int]:

@@ -80,6 +80,7 @@ def _write(roster: Roster, ledger: Ledger, heartbeat: Heartbeat, store: Store) -
                 if answer.state is None:
                     say_lost(execution)
                 elif answer.state in FINAL:
-                    announce(answer.id, execution.row.kind, execution.row.org, answer.state)
+                    row = execution.row
+                    announce(row.id, row.kind, row.org, answer.state, using=store.using)
         if roster:
             Event().wait(LOCKED_WAIT)

@@ -88,7 +88,7 @@ Around = Callable[[ClaimedRow], AbstractContextManager[None]]
 
 def run(execution: Execution, around: Around) -> None:
     """Run one attempt inside `around(row)` and set its outcome. Raises nothing."""
-    row, lease = execution.row, execution.lease
+    row = execution.row
     failpoints.hit("handler.before")
     if execution.lost:  # while it waited for a slot: somebody else may have the job
         return
@@ -99,16 +99,22 @@ def run(execution: Execution, around: Around) -> None:
     except BaseException as raised:  # noqa: BLE001 - SystemExit too is only a failure (R35)
         _strip(raised)
         error = raised
-    if lease.signal.why == "timeout" and not isinstance(error, ExecutionRevoked):
+    _judge(execution, value, error)
+    failpoints.hit("handler.returned")
+
+
+def _judge(execution: Execution, value: object, error: BaseException | None) -> None:
+    """Set the outcome; none when the lease was lost (R27): the worker may give the job back."""
+    row, lease, why = execution.row, execution.lease, execution.lease.signal.why
+    if why == "lease-lost":
+        return
+    if why == "timeout" and not isinstance(error, ExecutionRevoked):
         error = ExecutionRevoked("timeout")
-    if execution.lost:
-        pass  # nothing more is written for this attempt (R27); the worker may give it back
-    elif error is None:
+    if error is None:
         execution.outcome = outcomes.success(row, lease, value)
     else:
         execution.outcome = outcomes.failure(row, lease, execution.kind, error)
         execution.error = error.cause if isinstance(error, outcomes.Undecodable) else error
-    failpoints.hit("handler.returned")
 
 
 def _call(execution: Execution) -> Any:

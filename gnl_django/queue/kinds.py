@@ -117,9 +117,9 @@ class JobKind(Generic[Handler]):
     def enqueue_many(self, payloads: Iterable[Any], **options: Any) -> list[int]:
         """Store one job of this kind for each payload; see `gnl_django.enqueue_many`."""
         using = options.pop("using", None)
-        return api.enqueue_many(
-            [opt.NewJob(self, payload, **options) for payload in payloads], using=using
-        )
+        shared = opt.options_from(options)
+        jobs = [opt.NewJob.with_options(self, payload, shared) for payload in payloads]
+        return api.enqueue_many(jobs, using=using)
 
 
 class _named:
@@ -133,18 +133,22 @@ class _named:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, ValidationError):
-            raise InvalidPayload(self._kind.kind, _issues(error)) from None
+            raise InvalidPayload(self._kind.kind, self._issues(error)) from None
         if isinstance(error, (TypeError, ValueError, RecursionError)):
             issue = PayloadIssue("/", "sensitive" if self._kind.sensitive else str(error)[:500])
             raise InvalidPayload(self._kind.kind, [issue]) from None
 
-
-def _issues(error: ValidationError) -> list[PayloadIssue]:
-    found = error.errors(include_url=False, include_context=False, include_input=False)
-    return [
-        PayloadIssue("/" + "/".join(str(part) for part in issue["loc"]), issue["msg"])
-        for issue in found[: payloads.MAX_ISSUES]
-    ]
+    def _issues(self, error: ValidationError) -> list[PayloadIssue]:
+        # A validator's own words may repeat the value; the error's type never does.
+        sensitive = self._kind.sensitive
+        found = error.errors(include_url=False, include_context=False, include_input=False)
+        return [
+            PayloadIssue(
+                "/" + "/".join(str(part) for part in issue["loc"]),
+                issue["type"] if sensitive else issue["msg"],
+            )
+            for issue in found[: payloads.MAX_ISSUES]
+        ]
 
 
 def _positional(handler: Callable[..., Any]) -> list[inspect.Parameter]:

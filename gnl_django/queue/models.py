@@ -6,8 +6,9 @@ unstorable, whoever writes it (queue.md 2).
 
 from django.db import models
 
-from gnl_django.core.fields import NameField, PartialIndex, UTCDateTimeField
+from gnl_django.core.fields import NameField, UTCDateTimeField
 from gnl_django.core.payloads import CanonicalJSONField
+from gnl_django.core.schema import Clause, PartialIndex, UniqueWherePresent
 
 
 class State(models.TextChoices):
@@ -21,6 +22,7 @@ class State(models.TextChoices):
     CANCELED = "canceled"
 
 
+STATES = tuple(State.values)
 FINAL = (State.SUCCEEDED, State.DEAD, State.CANCELED)
 
 #: From each state, the states a job may enter next (queue.md 4.7); all else is a bug.
@@ -34,9 +36,11 @@ TRANSITIONS: dict[State, frozenset[State]] = {
 }
 
 
-def _running_iff(column: str) -> models.Q:
-    return models.Q(state=State.RUNNING, **{f"{column}__isnull": False}) | (
-        ~models.Q(state=State.RUNNING) & models.Q(**{f"{column}__isnull": True})
+def _in(column: str, values: tuple[str, ...]) -> Clause:
+    # The constant array is ready made; IN would be turned into one for every statement.
+    return Clause(
+        f"{column} IN ({', '.join(repr(value) for value in values)})",
+        postgresql=f"{column} = ANY ('{{{','.join(values)}}}'::text[])",
     )
 
 
@@ -53,7 +57,7 @@ class Job(models.Model):
     meta = CanonicalJSONField(default=dict)
     sensitive = models.BooleanField(default=False)
     key = models.CharField(max_length=255, null=True)  # noqa: DJ001 - NULL means: no key
-    dedup = NameField(max_length=64, null=True, unique=True)
+    dedup = NameField(max_length=64, null=True)
     run_id = NameField(max_length=255, null=True)
     scheduled_for = UTCDateTimeField(null=True)
     run_at = UTCDateTimeField()
@@ -118,26 +122,22 @@ class Job(models.Model):
             ),
         ]
         constraints = [
+            UniqueWherePresent(name="gnl_job_dedup", field="dedup"),
+            models.CheckConstraint(name="gnl_job_state", condition=_in("state", STATES)),
             models.CheckConstraint(
-                name="gnl_job_state",
-                condition=models.Q(
-                    state__in=("scheduled", "ready", "running", "succeeded", "dead", "canceled")
-                ),
+                name="gnl_job_token_iff_running",
+                condition=Clause("(claim_token IS NULL) = (state <> 'running')"),
             ),
             models.CheckConstraint(
-                name="gnl_job_token_iff_running", condition=_running_iff("claim_token")
-            ),
-            models.CheckConstraint(
-                name="gnl_job_lease_iff_running", condition=_running_iff("lease_expires_at")
+                name="gnl_job_lease_iff_running",
+                condition=Clause("(lease_expires_at IS NULL) = (state <> 'running')"),
             ),
             models.CheckConstraint(
                 name="gnl_job_finished_iff_final",
-                condition=models.Q(
-                    state__in=("succeeded", "dead", "canceled"), finished_at__isnull=False
-                )
-                | (
-                    ~models.Q(state__in=("succeeded", "dead", "canceled"))
-                    & models.Q(finished_at__isnull=True)
+                condition=Clause(
+                    "(finished_at IS NULL) = (state IN ('scheduled', 'ready', 'running'))",
+                    postgresql="(finished_at IS NULL) = "
+                    "(state = ANY ('{scheduled,ready,running}'::text[]))",
                 ),
             ),
             models.CheckConstraint(

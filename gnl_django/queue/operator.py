@@ -13,6 +13,7 @@ from django.db.models import QuerySet
 
 from gnl_django import conf
 from gnl_django.core import failpoints, wakeup
+from gnl_django.core.payloads import clean_text
 from gnl_django.queue.finals import announce
 from gnl_django.queue.models import Job
 from gnl_django.queue.store import store_for
@@ -37,7 +38,8 @@ def retry_job(job_id: int, *, using: str | None = None) -> int | None:
     another state or unknown: a second call changes nothing.
     """
     alias = using or conf.settings().DATABASE
-    changed = store_for(alias).retry([job_id], skip_locked=False)
+    ids = _possible([job_id])
+    changed = store_for(alias).retry(ids, skip_locked=False) if ids else []
     _wake(changed, alias)
     return job_id if changed else None
 
@@ -52,7 +54,8 @@ def retry_jobs(jobs: "QuerySet[Job] | Iterable[int]", *, using: str | None = Non
     store = store_for(alias)
     matched = changed = 0
     for chunk in _chunks(jobs, alias):
-        done = store.retry(chunk, skip_locked=True)
+        ids = _possible(chunk)
+        done = store.retry(ids, skip_locked=True) if ids else []
         failpoints.hit("bulk.chunk")
         matched += len(chunk)
         changed += len(done)
@@ -67,14 +70,18 @@ def cancel_job(job_id: int, reason: str = "", *, using: str | None = None) -> bo
     or unknown (queue.md R42).
     """
     alias = using or conf.settings().DATABASE
-    found = store_for(alias).cancel(job_id, reason[:REASON_MAX])
+    words = clean_text(reason, 4 * REASON_MAX)[:REASON_MAX]
+    found = store_for(alias).cancel(job_id, words) if _possible([job_id]) else None
     if found is None:
         return False
     if found.state == "canceled":
-        transaction.on_commit(
-            partial(announce, job_id, found.kind, found.org, found.state), using=alias, robust=True
-        )
+        announce(job_id, found.kind, found.org, found.state, using=alias)
     return True
+
+
+def _possible(ids: list[int]) -> list[int]:
+    """Leave out what no id can be: a database refuses a number beyond its column."""
+    return [job_id for job_id in ids if 0 < job_id < 2**63]
 
 
 def _chunks(jobs: "QuerySet[Job] | Iterable[int]", using: str) -> Iterator[list[int]]:

@@ -5,10 +5,9 @@ Called by `queue.api` before any write, so that a wrong call leaves nothing behi
 
 import hashlib
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gnl_django.core import payloads
 from gnl_django.core.backoff import seconds
@@ -28,8 +27,7 @@ ATTEMPTS_LIMIT = 32_767
 kinds: "Registry[JobKind[Any]]" = Registry("kind")
 
 
-@dataclass(frozen=True)
-class Options:
+class Options(NamedTuple):
     """The options of one job; None = the kind's default."""
 
     key: str | None = None
@@ -43,26 +41,33 @@ class Options:
     meta: Mapping[str, Any] | None = None
 
 
-@dataclass(init=False)
+NO_OPTIONS = Options()
+
+
 class NewJob:
     """One job for `enqueue_many`: a kind (name or JobKind), its payload, options of `enqueue`.
 
     Raises TypeError for an unknown option.
     """
 
-    kind: "str | JobKind[Any]"
-    payload: Any = None
-    options: Options = field(default_factory=Options)
+    __slots__ = ("kind", "options", "payload")
 
     def __init__(self, kind: "str | JobKind[Any]", payload: Any = None, **options: Any) -> None:
         self.kind = kind
         self.payload = payload
-        self.options = options_from(options)
+        self.options = options_from(options) if options else NO_OPTIONS
+
+    @classmethod
+    def with_options(cls, kind: "str | JobKind[Any]", payload: Any, options: Options) -> "NewJob":
+        """Return a job that shares `options` with others: they are then checked once."""
+        made = cls(kind, payload)
+        made.options = options
+        return made
 
 
 def options_from(given: Mapping[str, Any]) -> Options:
     """Return Options of a mapping; TypeError names what is unknown."""
-    unknown = sorted(set(given) - set(Options.__dataclass_fields__))
+    unknown = [name for name in given if name not in Options._fields]
     if unknown:
         raise TypeError(f"unknown option {', '.join(map(repr, unknown))} of a job")
     return Options(**given)
@@ -79,10 +84,27 @@ def resolve(kind: "str | JobKind[Any]") -> "JobKind[Any]":
     return found
 
 
-def build_row(job: NewJob, *, max_bytes: int) -> NewRow:
-    """Check everything about one job and return its row. Raises before anything is written."""
-    kind = resolve(job.kind)
-    options = job.options
+def build_rows(jobs: Iterable[NewJob], *, max_bytes: int) -> list[NewRow]:
+    """Check everything about the jobs and return their rows. Raises before anything is written.
+
+    Jobs that share a kind and options differ in their payload only; the rest is checked once.
+    """
+    rows = []
+    templates: dict[tuple[object, int], tuple[JobKind[Any], NewRow]] = {}
+    for job in jobs:
+        place = (job.kind, id(job.options))
+        known = templates.get(place) if job.options.key is None else None
+        if known is None:
+            kind = resolve(job.kind)
+            known = templates[place] = (kind, _template(kind, job.options))
+        kind, template = known
+        # The payload comes last: options are judged before its validators run (R1).
+        rows.append(template._replace(payload=kind.encode(job.payload, max_bytes=max_bytes)))
+    return rows
+
+
+def _template(kind: "JobKind[Any]", options: Options) -> NewRow:
+    """Return the row of a job of `kind` but for its payload."""
     org = check_org(options.org)
     key = options.key
     if key is not None:
@@ -90,32 +112,22 @@ def build_row(job: NewJob, *, max_bytes: int) -> NewRow:
     run_at, delay = check_time(options.run_at, options.delay)
     if options.max_depth is not None:
         check_integer("max_depth", options.max_depth, 1, 2**63 - 1)
+    queue = kind.queue if options.queue is None else options.queue
+    priority = kind.priority if options.priority is None else options.priority
+    attempts = kind.max_attempts if options.max_attempts is None else options.max_attempts
     return NewRow(
         kind=kind.kind,
-        queue=check_name(
-            "queue", kind.queue if options.queue is None else options.queue, QUEUE_MAX
-        ),
+        queue=check_name("queue", queue, QUEUE_MAX),
         org=org,
-        priority=check_integer(
-            "priority",
-            kind.priority if options.priority is None else options.priority,
-            -PRIORITY_LIMIT,
-            PRIORITY_LIMIT,
-        ),
+        priority=check_integer("priority", priority, -PRIORITY_LIMIT, PRIORITY_LIMIT),
+        payload=None,
         meta=_meta(kind.kind, options.meta),
         sensitive=kind.sensitive,
         key=key,
         dedup=None if key is None else dedup(org, key),
         run_at=run_at,
         delay=delay,
-        max_attempts=check_integer(
-            "max_attempts",
-            kind.max_attempts if options.max_attempts is None else options.max_attempts,
-            1,
-            ATTEMPTS_LIMIT,
-        ),
-        # The last: options are judged before the payload's validators run (R1).
-        payload=kind.encode(job.payload, max_bytes=max_bytes),
+        max_attempts=check_integer("max_attempts", attempts, 1, ATTEMPTS_LIMIT),
     )
 
 

@@ -38,6 +38,13 @@ def success(row: ClaimedRow, lease: Lease, value: object) -> Outcome:
 
 
 def _result(value: object) -> tuple[str | None, str]:
+    try:
+        return _encoded(value)
+    except Exception as problem:  # noqa: BLE001 - methods of a user's class may raise anything
+        return None, f"result not stored: {type(problem).__name__}"[:NOTE_MAX]
+
+
+def _encoded(value: object) -> tuple[str | None, str]:
     for fault in payloads.faults(value, max_bytes=UNBOUNDED):
         text = fault.message if fault.path == "/" else str(fault)
         return None, f"result not stored: {text}"[:NOTE_MAX]
@@ -54,7 +61,7 @@ def failure(row: ClaimedRow, lease: Lease, kind: JobKind[Any], error: BaseExcept
     if why == "canceled":
         return canceled(lease)
     if isinstance(error, Deferral) and why is None:
-        delay = max(SHORTEST_DEFERRAL, error.retry_in)
+        delay = _deferral(error)
         return Outcome(row.id, lease.token, "scheduled", refund=True, deferred=True, delay=delay)
     invalid = isinstance(error, Undecodable)
     cause = error.cause if isinstance(error, Undecodable) else error
@@ -72,6 +79,13 @@ def failure(row: ClaimedRow, lease: Lease, kind: JobKind[Any], error: BaseExcept
         error_key=described.error_key,
         traceback=described.traceback,
     )
+
+
+def _deferral(error: Deferral) -> float:
+    try:
+        return max(SHORTEST_DEFERRAL, backoff.seconds(error.retry_in))
+    except (TypeError, ValueError):
+        return SHORTEST_DEFERRAL
 
 
 def _delay(row: ClaimedRow, kind: JobKind[Any], error: BaseException) -> float:

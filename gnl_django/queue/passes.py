@@ -108,7 +108,8 @@ class Driver:
             raise
         finally:
             self._ledger.taken(room, len(started))
-        self._hand_over(started)
+        if started:
+            self._hand_over(started)
         self._settling.settled(taken.settled)
         return len(started), taken.contended
 

@@ -72,7 +72,8 @@ class Settling:
                 continue
             self._leave(execution, *counters_of(execution, answer.state))
             if answer.state in FINAL:
-                announce(answer.id, execution.row.kind, execution.row.org, answer.state)
+                row = execution.row
+                announce(row.id, row.kind, row.org, answer.state, using=self._using)
             if answer.state != "canceled" and _failed(execution):
                 failed.append(execution)
         if failed and self._on_error is not None:
@@ -83,7 +84,7 @@ class Settling:
         self._ledger.count("reaped", len(jobs))
         for job in jobs:
             if job.state in FINAL:
-                announce(job.id, job.kind, job.org, job.state)
+                announce(job.id, job.kind, job.org, job.state, using=self._using)
 
     def _leave(self, execution: Execution, *counters: str) -> None:
         key = _key(execution)

@@ -202,7 +202,10 @@ class Worker:
         self._at_rest = not turn.claimed and not turn.contended
         if turn.claimed:
             self._idle.reset()
-            if self._ledger.free > 0 or self._linger():
+            if self._ledger.free > 0:
+                self._pool.nudge()
+                return 0.0
+            if self._linger():
                 return 0.0
         elif turn.contended:
             self._idle.reset()

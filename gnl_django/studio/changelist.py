@@ -16,8 +16,9 @@ from django.http import HttpRequest
 from gnl_django.queue.models import Job, State
 from gnl_django.queue.options import kinds
 from gnl_django.studio import filters, formats, sources, store
-from gnl_django.studio.filters import Jobs
+from gnl_django.studio.filters import Filters, Jobs
 
+TABS = ("", "ready", "scheduled", "running", "dead", "succeeded", "canceled")
 AFTER, BEFORE = "a~", "b~"
 ERROR_CHARACTERS = 300
 #: The newest rows whose kinds and queues are offered as choices.
@@ -63,9 +64,8 @@ class KeysetChangeList(ChangeList):
         self.bad_cursor = False
         position = self._position(request.GET.get(PAGE_VAR, ""))
         rows = self._read(position)
-        if not rows and position.backward:
-            position = Position()
-            rows = self._read(position)
+        if not rows and position.backward and self.looked_to is None:
+            rows = self._read(Position())
         self.result_list = rows
         self.result_count = self.full_result_count = len(rows)
         self.show_full_result_count = self.can_show_all = self.multi_page = False
@@ -79,6 +79,16 @@ class KeysetChangeList(ChangeList):
     def get_ordering_field_columns(self) -> dict[int, Any]:
         """No column sorts: the source has the order."""
         return {}
+
+    @property
+    def narrowed(self) -> bool:
+        """Tell whether there are conditions beside the tab's state."""
+        return bool(self.filters.parameters().keys() - {"state"})
+
+    @property
+    def unfiltered(self) -> str:
+        """Return the query string of the tab alone."""
+        return Filters(state=self.filters.state).query()
 
     @property
     def range_text(self) -> str:
@@ -109,7 +119,7 @@ class KeysetChangeList(ChangeList):
             return Position()
         if cursor[:2] in (AFTER, BEFORE):
             try:
-                return Position(self.source.values(cursor[2:]), cursor[:2] == BEFORE)
+                return Position(self.source.decode(cursor[2:]), cursor[:2] == BEFORE)
             except (ValueError, OverflowError):
                 pass
         self.bad_cursor = True
@@ -144,7 +154,8 @@ class KeysetChangeList(ChangeList):
         else:
             rows = rows.filter(state=self.filters.state)
         places = self.source.ordered(rows, backward=backward).values_list(*self.source.columns)
-        return next(iter(places[sources.WINDOW - 1 : sources.WINDOW]), None)
+        last = list(places[sources.WINDOW - 1 : sources.WINDOW + 1])
+        return last[0] if len(last) == 2 else None
 
     def _link(
         self, rows: list[Job], position: Position, *, full: bool, end: tuple[Any, ...] | None
@@ -161,7 +172,7 @@ class KeysetChangeList(ChangeList):
             self._point(AFTER if position.backward else BEFORE, behind or position.values)
 
     def _point(self, side: str, values: Any) -> None:
-        link = self.get_query_string({PAGE_VAR: side + self.source.cursor(values)})
+        link = self.get_query_string({PAGE_VAR: side + self.source.encode(values)})
         if side == AFTER:
             self.older = link
         else:
@@ -179,7 +190,6 @@ class KeysetChangeList(ChangeList):
             shown.line = note_of(row, hidden=row.sensitive and not open_to_user)
 
     def _tabs(self) -> list[Tab]:
-        states = ["", *(str(state) for state in State.values)]
         return [
             Tab(
                 label=state.capitalize() or "All",
@@ -187,7 +197,7 @@ class KeysetChangeList(ChangeList):
                 count=self.snapshot.shown(state),
                 current=state == self.filters.state,
             )
-            for state in states
+            for state in TABS
         ]
 
     def _offer_choices(self, using: str) -> None:

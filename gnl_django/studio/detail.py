@@ -90,6 +90,7 @@ def load(job: Job, *, open_to_user: bool) -> Detail:
     *values, error = _texts(job, using)
     rows = list(Attempt.objects.using(using).filter(job_id=job.pk).order_by("-id")[: ATTEMPTS + 1])
     attempts = list(_tried(rows[:ATTEMPTS], now, hidden=hidden))
+    failure = formats.short_class(job.error_class)
     failed = bool(job.error_class) and job.state != State.SUCCEEDED
     return Detail(
         job=job,
@@ -102,8 +103,8 @@ def load(job: Job, *, open_to_user: bool) -> Detail:
             for name, text in zip(VALUES, values, strict=True)
             if text not in (None, "{}")
         ],
-        failure=formats.short_class(job.error_class) if failed else "",
-        error="" if hidden else printable(error or ""),
+        failure=failure if failed else "",
+        error="" if hidden else printable(error or "").removeprefix(f"{failure}: "),
         newest=attempts[0] if attempts and failed else None,
         attempts=attempts,
         more_attempts=len(rows) > ATTEMPTS,

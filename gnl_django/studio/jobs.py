@@ -126,9 +126,9 @@ class JobAdmin(Base):
         )
 
     @admin.display(description="queue")
-    def queue_name(self, job: Job) -> str:
-        """Return the queue."""
-        return str(job.queue)
+    def queue_name(self, job: Job) -> SafeString:
+        """Return the queue; a long name is cut on the page and whole in the title."""
+        return format_html('<span title="{}">{}</span>', job.queue, job.queue)
 
     @admin.display(description="attempt")
     def attempts_made(self, job: Job) -> str:

@@ -63,7 +63,7 @@ class Source:
             Q(**{f"{first}__{side}": values[0]}) | Q(**{f"{last}__{side}e": values[-1]})
         )
 
-    def cursor(self, values: Values) -> str:
+    def encode(self, values: Values) -> str:
         """Return the cursor at `values` of the order's columns."""
         texts = [
             value.astimezone(UTC).isoformat() if isinstance(value, datetime) else value
@@ -71,7 +71,7 @@ class Source:
         ]
         return paging.encode(self.scope, texts)
 
-    def values(self, cursor: str) -> list[Any]:
+    def decode(self, cursor: str) -> list[Any]:
         """Return the values of a cursor; ValueError unless it was made by this source."""
         form = [*([str] * (len(self.columns) - 1)), int]
         found: list[Any] = paging.decode(self.scope, cursor, form)

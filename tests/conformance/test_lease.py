@@ -421,15 +421,15 @@ def test_three_crashes_of_three_attempts_make_ready_ready_dead() -> None:
         assert attempt.revival == 0
 
 
-@pytest.mark.row("queue", "C71", "C72")
+@pytest.mark.row("queue", "C82")
 @pytest.mark.django_db
-def test_a_reaped_cancel_costs_no_attempt() -> None:
+def test_a_reap_costs_the_attempt_also_when_a_cancel_was_asked_for() -> None:
     job = enqueue(s.KIND, max_attempts=1)
     row, _ = s.claim_one()
     assert cancel_job(row.id, "no longer wanted")
     with s.later(OVERDUE):
         assert [reaped.state for reaped in s.store().reap()] == ["canceled"]
-    assert (only(job).attempt, only(job).error_class) == (0, "")
+    assert (only(job).attempt, only(job).error_class) == (1, "")
     assert lost_rows(job) == [(1, "lease_lost")]
 
 

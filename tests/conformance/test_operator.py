@@ -25,7 +25,7 @@ from tests.support import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-UNKNOWN = 2**62
+UNKNOWN = [2**62, 2**63, 2**64, 0, -1]
 
 
 @pytest.mark.row("queue", "C113")
@@ -137,9 +137,14 @@ def test_a_job_that_is_neither_dead_nor_canceled_stays_as_it_is(
 
 
 @pytest.mark.row("queue", "C115")
-def test_an_unknown_job_cannot_be_revived() -> None:
-    assert retry_job(UNKNOWN) is None
-    assert retry_jobs([UNKNOWN]).changed == 0
+@pytest.mark.parametrize("job_id", UNKNOWN)
+def test_an_unknown_job_cannot_be_revived(job_id: int) -> None:
+    assert retry_job(job_id) is None
+    assert retry_jobs([job_id]) == BulkResult(matched=1, changed=0, skipped=1)
+
+
+@pytest.mark.row("queue", "C118")
+def test_of_no_jobs_none_are_revived() -> None:
     assert retry_jobs([]) == BulkResult(0, 0, 0)
     assert retry_jobs(Job.objects.none()) == BulkResult(0, 0, 0)
 

@@ -112,10 +112,11 @@ def test_a_draining_worker_claims_nothing_until_it_resumes(declare: Declare) -> 
 def test_draining_lets_a_running_handler_end(declare: Declare) -> None:
     inside, go_on = held_handler(declare)
     first = enqueue(s.KIND)
-    with s.employed() as worker:
+    with s.employed(poll=0.02, max_poll=0.02) as worker:
         worker.start()
         assert inside.wait(s.DEADLINE)
         worker.drain()
+        wait_until(lambda: worker.metrics().claiming == 0)  # a claim in flight still counts
         second = enqueue(s.KIND)
         assert worker.metrics().active == 1
         go_on.set()

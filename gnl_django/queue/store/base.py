@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -25,8 +25,7 @@ LEASE_EXPIRED = "gnl_django.errors.LeaseExpired"
 LEASE_EXPIRED_TEXT = "LeaseExpired: the worker vanished or stood still, and its lease ran out"
 
 
-@dataclass(frozen=True, slots=True)
-class NewRow:
+class NewRow(NamedTuple):
     """A job about to be inserted; values are checked and texts canonical already."""
 
     kind: str

@@ -50,6 +50,14 @@ def array(values: Iterable[object]) -> str:
     return "{" + ",".join(map(_element, values)) + "}"
 
 
+def column(values: Sequence[object]) -> str:
+    """Return `array(values)`; a column of one value, as most are, is written only once."""
+    first = values[0]
+    if values.count(first) == len(values):
+        return "{" + ",".join([_element(first)] * len(values)) + "}"
+    return array(values)
+
+
 def _element(value: object) -> str:
     if value is None:
         return "NULL"
@@ -69,7 +77,7 @@ class PostgresStore(Store):
 
     def insert(self, row: NewRow) -> int:
         """One INSERT; with a key, at most five rounds against a key that appears and vanishes."""
-        params = {name: getattr(row, name) for name in NewRow.__slots__}
+        params = row._asdict()
         timed = row.run_at is not None or row.delay > 0
         text = sql.insert(keyed=row.dedup is not None, timed=timed)
         if row.dedup is None:
@@ -94,7 +102,10 @@ class PostgresStore(Store):
         keyed: dict[str, int] = {}
         plain: list[int] = []
         for _ in range(KEY_TRIES):
-            params = {name: array(getattr(row, name) for row in todo) for name in NewRow.__slots__}
+            params = {
+                name: column(values)
+                for name, values in zip(NewRow._fields, zip(*todo, strict=True), strict=True)
+            }
             returned = self._rows(sql.INSERT_MANY, params)
             plain += sorted(found[0] for found in returned if found[1] is None)
             keyed.update({found[1]: found[0] for found in returned if found[1] is not None})

@@ -11,7 +11,8 @@ from functools import cache
 #: First statement of a batch: plans that do not depend on statistics, for this transaction only.
 PLANNER = (
     "SELECT set_config('enable_seqscan','off',true), set_config('enable_bitmapscan','off',true), "
-    "set_config('enable_sort','off',true), set_config('jit','off',true), "
+    "set_config('enable_sort','off',true), set_config('enable_incremental_sort','off',true), "
+    "set_config('jit','off',true), "
     "set_config('plan_cache_mode','force_generic_plan',true)"
 )
 
@@ -53,7 +54,9 @@ def insert(*, keyed: bool, timed: bool) -> str:
         f"INSERT INTO gnl_django_job ({', '.join(columns)}) VALUES ({', '.join(columns.values())})"
     )
     return (
-        f"{text} ON CONFLICT (dedup) DO NOTHING RETURNING id" if keyed else f"{text} RETURNING id"
+        f"{text} ON CONFLICT (dedup) WHERE dedup IS NOT NULL DO NOTHING RETURNING id"
+        if keyed
+        else f"{text} RETURNING id"
     )
 
 
@@ -74,7 +77,7 @@ FROM (SELECT {now} AS at) n,
  WITH ORDINALITY h(kind, queue, org, priority, payload, meta, sensitive, key, dedup, run_at,
   delay, max_attempts, ord)
 ORDER BY h.ord
-ON CONFLICT (dedup) DO NOTHING
+ON CONFLICT (dedup) WHERE dedup IS NOT NULL DO NOTHING
 RETURNING id, dedup
 """
 
@@ -86,25 +89,30 @@ FIRST_LANE = (
 )
 
 # The ring: hops from lane to lane inside gnl_job_ready, forward from the cursor, then from the
-# start. `p_min` and `p_max` are constants the planner cannot see through: with them it reads a lane
-# in order; a LIMIT it does not know would make it sort the whole lane (100,000 jobs: 17-62 ms).
+# start. They are ordered by the index's next column too: by org alone the planner takes
+# gnl_job_org, and walks finished rows, whenever its statistics say that most rows are ready
+# (2,500 instead of 4,200 jobs/s). `p_min` and `p_max` are constants it cannot see through: with
+# them it reads a lane in order; a LIMIT it does not know would make it sort the whole lane
+# (100,000 jobs: 17-62 ms).
 _CLAIM = """
 WITH RECURSIVE
 fwd(org, hop) AS (
   (SELECT org, 1 FROM gnl_django_job WHERE state='ready' AND queue=%(queue)s
-    AND org <after> %(cursor)s AND kind = ANY (%(kinds)s::text[]) ORDER BY org LIMIT 1)
+    AND org <after> %(cursor)s AND kind = ANY (%(kinds)s::text[])
+    ORDER BY org, priority DESC LIMIT 1)
   UNION ALL
   SELECT (SELECT j.org FROM gnl_django_job j WHERE j.state='ready' AND j.queue=%(queue)s
-    AND j.org > fwd.org AND j.kind = ANY (%(kinds)s::text[]) ORDER BY j.org LIMIT 1), hop + 1
+    AND j.org > fwd.org AND j.kind = ANY (%(kinds)s::text[])
+    ORDER BY j.org, j.priority DESC LIMIT 1), hop + 1
   FROM fwd WHERE fwd.org IS NOT NULL AND hop < %(hops)s::int),
 back(org, hop) AS (
   (SELECT org, 1 FROM gnl_django_job WHERE state='ready' AND queue=%(queue)s
     AND org <upto> %(cursor)s AND kind = ANY (%(kinds)s::text[])
-    AND (SELECT count(org) FROM fwd) < %(hops)s::int ORDER BY org LIMIT 1)
+    AND (SELECT count(org) FROM fwd) < %(hops)s::int ORDER BY org, priority DESC LIMIT 1)
   UNION ALL
   SELECT (SELECT j.org FROM gnl_django_job j WHERE j.state='ready' AND j.queue=%(queue)s
     AND j.org > back.org AND j.org <upto> %(cursor)s AND j.kind = ANY (%(kinds)s::text[])
-    ORDER BY j.org LIMIT 1), hop + 1
+    ORDER BY j.org, j.priority DESC LIMIT 1), hop + 1
   FROM back WHERE back.org IS NOT NULL AND hop < %(hops)s::int),
 ring AS MATERIALIZED (
   SELECT org, row_number() OVER (ORDER BY part, hop) AS pos, count(*) OVER () AS lanes,
@@ -253,7 +261,6 @@ upd AS (
       WHEN attempt >= max_attempts THEN 'dead' ELSE 'ready' END,
     finished_at = CASE WHEN cancel_requested_at IS NOT NULL OR attempt >= max_attempts
       THEN {{now}} END,
-    attempt = attempt - CASE WHEN cancel_requested_at IS NULL THEN 0 ELSE 1 END,
     error_class = CASE WHEN cancel_requested_at IS NULL THEN %(error_class)s ELSE error_class END,
     error = CASE WHEN cancel_requested_at IS NULL THEN %(error)s ELSE error END,
     error_key = CASE WHEN cancel_requested_at IS NULL THEN left(encode(sha256(
@@ -265,9 +272,8 @@ upd AS (
   RETURNING id, kind, org, state, attempt, revivals, worker, started_at),
 att AS (
   {_ATTEMPT}
-  SELECT upd.id, upd.attempt + CASE WHEN upd.state = 'canceled' THEN 1 ELSE 0 END, upd.revivals,
-    'lease_lost', %(error_class)s, %(error)s, '', upd.worker, gone.claim_token, upd.started_at,
-    {{now}}
+  SELECT upd.id, upd.attempt, upd.revivals, 'lease_lost', %(error_class)s, %(error)s, '',
+    upd.worker, gone.claim_token, upd.started_at, {{now}}
   FROM upd JOIN gone USING (id))
 SELECT id, kind, org, state FROM upd
 """

@@ -208,12 +208,10 @@ class RowwiseStore(RowwiseSettling):
 
     def _take_back(self, kind: str, state: str, ids: list[int]) -> None:
         columns, params = "", []
-        if state == "canceled":
-            columns = "attempt=attempt-1, finished_at={now}, "
-        else:
+        if state != "canceled":
             columns = "error_class=%s, error=%s, error_key=%s, "
             params = [LEASE_EXPIRED, LEASE_EXPIRED_TEXT, error_key(kind, LEASE_EXPIRED)]
-        if state == "dead":
+        if state != "ready":
             columns += "finished_at={now}, "
         self.change(
             f"UPDATE gnl_django_job {self.BY_KEY} SET {columns}state=%s, claim_token=NULL, "

@@ -65,7 +65,7 @@ class SQLiteStore(RowwiseStore):
         """One INSERT; a key that is stored already answers its id."""
         text, params = self.insert_text([row])
         if row.dedup is not None:
-            text += " ON CONFLICT (dedup) DO NOTHING"
+            text += " ON CONFLICT (dedup) WHERE dedup IS NOT NULL DO NOTHING"
         found = self.rows(f"{text} RETURNING id", params)
         if not found and row.dedup is not None:
             return self.find_keys([row.dedup])[row.dedup]

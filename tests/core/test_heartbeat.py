@@ -1,0 +1,275 @@
+"""The heartbeat renews, counts failures, watches the holder's own clock, and never dies."""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from time import monotonic
+from typing import Any
+
+import pytest
+
+from gnl_django.core.heartbeat import Heartbeat, Verdict
+from gnl_django.core.leases import Lease
+from tests.support import wait_until
+
+Answer = Callable[[Sequence[Lease]], Sequence[tuple[Lease, Verdict]]]
+
+pytestmark = pytest.mark.django_db
+
+
+def lease(number: int = 1, *, age: float = 0.0) -> Lease:
+    """Return a lease whose claim was sent `age` seconds ago."""
+    return Lease(number, f"token-{number}", good_at=monotonic() - age)
+
+
+class Database:
+    """Answers renewals as a script says: a Verdict for all, or an exception to raise."""
+
+    def __init__(self, *script: Verdict | Exception) -> None:
+        self.script = list(script)
+        self.asked: list[list[int]] = []
+        self.at: list[float] = []
+
+    def __call__(self, leases: Sequence[Lease]) -> list[tuple[Lease, Verdict]]:
+        self.at.append(monotonic())
+        self.asked.append([held.id for held in leases])
+        answer = self.script.pop(0) if len(self.script) > 1 else self.script[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return [(held, answer) for held in leases]
+
+
+def heart(renew: Answer, ttl: float = 30.0) -> Heartbeat:
+    return Heartbeat(renew, ttl=ttl, using="default", name="test-heartbeat")
+
+
+@contextmanager
+def beating(renew: Answer, ttl: float) -> Iterator[Heartbeat]:
+    """Run a heartbeat's thread and end it."""
+    made = heart(renew, ttl)
+    made.start()
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+# one beat
+
+
+def test_a_beat_without_leases_asks_nobody() -> None:
+    database = Database(Verdict.RENEWED)
+    heart(database).beat()
+    assert database.asked == []
+
+
+def test_one_beat_renews_everything_in_the_order_of_ids() -> None:
+    database = Database(Verdict.RENEWED)
+    made = heart(database)
+    leases = [lease(number, age=9.0) for number in (3, 1, 2)]
+    made.hold(leases)
+    before = monotonic()
+    made.beat()
+    assert database.asked == [[1, 2, 3]]
+    assert all(held.good_at >= before for held in leases)
+    made.drop(leases[:2])
+    made.beat()
+    assert database.asked[1:] == [[2]]
+
+
+def test_the_same_row_claimed_again_is_another_lease() -> None:
+    made = heart(Database(Verdict.RENEWED))
+    old, new = Lease(1, "old", good_at=0.0), Lease(1, "new", good_at=0.0)
+    made.hold([old, new])
+    made.drop([old])
+    assert made.held() == [new]
+
+
+@pytest.mark.row("queue", "C64")
+def test_a_row_that_is_gone_loses_its_lease_at_once() -> None:
+    made, held = heart(Database(Verdict.GONE)), lease()
+    made.hold([held])
+    made.beat()
+    assert held.signal.why == "lease-lost"
+    assert made.held() == []
+
+
+@pytest.mark.row("queue", "C81")
+def test_a_cancel_is_passed_on_and_the_lease_renewed_until_the_handler_returns() -> None:
+    made, held = heart(Database(Verdict.CANCELED)), lease(age=5.0)
+    made.hold([held])
+    before = monotonic()
+    made.beat()
+    assert held.signal.why == "canceled"
+    assert held.good_at >= before
+    assert made.held() == [held]
+
+
+@pytest.mark.row("queue", "C63")
+def test_three_failures_in_a_row_lose_the_lease_and_a_success_starts_anew() -> None:
+    down = RuntimeError("down")
+    made = heart(Database(down, down, Verdict.RENEWED, down, down, down))
+    held = lease()
+    made.hold([held])
+    for failures in (1, 2, 0, 1, 2):
+        made.beat()
+        assert (held.failures, held.signal.revoked) == (failures, False)
+    made.beat()
+    assert held.signal.why == "lease-lost"
+
+
+@pytest.mark.row("queue", "C109")
+def test_a_locked_row_is_neither_renewed_nor_a_failure() -> None:
+    made, held = heart(Database(Verdict.LOCKED)), lease(age=5.0)
+    good_at = held.good_at
+    made.hold([held])
+    made.beat()
+    assert (held.failures, held.good_at, held.signal.revoked) == (0, good_at, False)
+    assert made.held() == [held]
+
+
+# the thread
+
+
+@pytest.mark.row("queue", "C60")
+def test_the_thread_renews_each_third_of_the_ttl() -> None:
+    database = Database(Verdict.RENEWED)
+    with beating(database, ttl=0.3) as made:
+        held = lease()
+        made.hold([held])
+        wait_until(lambda: len(database.at) >= 5)
+    gaps = [two - one for one, two in pairwise(database.at[:4])]
+    assert min(gaps) > 0.095
+    assert not held.signal.revoked
+
+
+@pytest.mark.row("queue", "C109")
+def test_a_locked_row_is_asked_for_again_soon() -> None:
+    database = Database(Verdict.LOCKED, Verdict.LOCKED, Verdict.RENEWED)
+    with beating(database, ttl=6.0) as made:
+        made._next_beat = 0.0
+        made._poke.set()
+        made.hold([lease()])
+        made._poke.set()
+        wait_until(lambda: len(database.at) >= 3)
+    # A tenth of the ttl, at most a second; not the two seconds of a beat.
+    assert database.at[2] - database.at[0] < 1.9
+
+
+@pytest.mark.row("queue", "C62")
+def test_two_failures_are_followed_by_a_third_try_before_the_lease_is_given_up() -> None:
+    down = RuntimeError("down")
+    database = Database(down, down, Verdict.RENEWED)
+    with beating(database, ttl=0.9) as made:
+        held = lease()
+        made.hold([held])
+        wait_until(lambda: len(database.at) >= 4)
+        assert not held.signal.revoked
+
+
+@pytest.mark.row("queue", "C109")
+def test_a_row_locked_for_too_long_is_given_up_by_the_holders_own_clock() -> None:
+    with beating(Database(Verdict.LOCKED), ttl=0.4) as made:
+        held = lease()
+        made.hold([held])
+        assert held.signal.wait(10)
+        told_at = monotonic()
+    assert held.signal.why == "lease-lost"
+    assert held.good_at + 0.36 <= told_at
+
+
+@pytest.mark.row("queue", "C63")
+def test_a_holder_is_told_in_time_though_a_renewal_hangs() -> None:
+    """queue.md R26: the margin makes the holder stop before anybody else may start."""
+    answer = threading.Event()
+
+    def hang(leases: Sequence[Lease]) -> list[tuple[Lease, Verdict]]:
+        answer.wait(10)
+        return [(held, Verdict.RENEWED) for held in leases]
+
+    made = heart(hang, ttl=0.6)
+    made.start()
+    try:
+        held = lease()
+        made.hold([held])
+        told = held.signal.wait(0.6 + 1.0)
+    finally:
+        answer.set()
+        made.stop()
+    assert told
+    assert held.signal.why == "lease-lost"
+
+
+@pytest.mark.row("queue", "C86")
+def test_a_time_limit_revokes_and_the_lease_lives_on() -> None:
+    database = Database(Verdict.RENEWED)
+    with beating(database, ttl=0.3) as made:
+        held = lease()
+        made.hold([held])
+        made.time_limit(held, None)
+        made.time_limit(held, 0.02)
+        assert held.signal.wait(10)
+        asked = len(database.asked)
+        wait_until(lambda: len(database.asked) > asked + 2)
+        assert made.held() == [held]
+    assert held.signal.why == "timeout"
+
+
+def test_a_limit_beyond_the_next_look_does_not_wake_the_thread() -> None:
+    made = heart(Database(Verdict.RENEWED))
+    made._next_look = monotonic() + 1
+    held = lease()
+    made.time_limit(held, 60)
+    assert not made._poke.is_set()
+    made.time_limit(held, 0.5)
+    assert made._poke.is_set()
+
+
+def test_a_lease_that_was_settled_meanwhile_is_not_lost() -> None:
+    made, held = heart(Database(Verdict.GONE)), lease()
+
+    def settle_first(leases: Sequence[Lease]) -> list[tuple[Lease, Verdict]]:
+        made.drop(leases)
+        return [(one, Verdict.GONE) for one in leases]
+
+    made._renew = settle_first
+    made.hold([held])
+    made.beat()
+    assert not held.signal.revoked
+
+
+def test_an_error_of_its_own_does_not_end_the_thread(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = Database(Verdict.RENEWED)
+    with beating(database, ttl=0.15) as made:
+        look: Any = made._look_at_clocks
+        failures = iter([True, True])
+
+        def broken() -> None:
+            if next(failures, False):
+                raise RuntimeError("a fault of ours")
+            look()
+
+        monkeypatch.setattr(made, "_look_at_clocks", broken)
+        made.hold([lease()])
+        wait_until(lambda: len(database.asked) >= 2)
+    assert "Heartbeat of test-heartbeat failed and goes on" in caplog.text
+
+
+def test_it_starts_once_stops_twice_and_starts_again() -> None:
+    database = Database(Verdict.RENEWED)
+    made = heart(database, ttl=0.15)
+    made.start()
+    thread = made._thread
+    made.start()
+    assert made._thread is thread
+    made.stop()
+    made.stop()
+    assert thread is not None
+    assert not thread.is_alive()
+    made.start()
+    made.hold([lease()])
+    wait_until(lambda: database.asked)
+    made.stop()
