@@ -109,6 +109,7 @@ class Zygote:
             parts.append(f"{name}={verb}{at}{nth}")
         points = failpoints if isinstance(failpoints, str) else ";".join(parts)
         log = self.directory / f"forked-{self._numbers}.log"
+        log.touch()
         self.send(
             run=target,
             args=list(args),

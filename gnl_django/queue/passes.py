@@ -93,7 +93,13 @@ class Driver:
             self._settling.settled(self._store.settle(outcomes))
 
     def _ended(self) -> list[Outcome]:
-        return self._settling.outcomes(self._outbox.take(), CLAIM_MAX)
+        outcomes = self._settling.outcomes(self._outbox.take(), CLAIM_MAX)
+        delays = [outcome.delay for outcome in outcomes if outcome.state == "scheduled"]
+        if delays:
+            # What we are about to schedule is due before an idle worker would look again (R10).
+            due_at = monotonic() + min(delays)
+            self._due_at = due_at if self._due_at is None else min(self._due_at, due_at)
+        return outcomes
 
     def _claim(self, queue: str, room: int, outcomes: list[Outcome]) -> tuple[int, bool]:
         started: list[Execution] = []

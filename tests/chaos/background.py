@@ -43,7 +43,7 @@ def written(payload: Work, ctx: JobContext, **more: Any) -> Iterator[None]:
     )
     outcome = "failed"
     try:
-        if payload.do == "gate" and ctx.attempt > 1:
+        if (payload.do, ctx.attempt) == ("hold", 1) or (payload.do == "gate" and ctx.attempt > 1):
             wait_for_gate(log.path.parent)
         yield
         outcome = "ok"
@@ -76,6 +76,8 @@ def act(payload: Work, ctx: JobContext) -> None:
         raise ValueError("asked to fail")
     if do == "bury":
         raise PermanentFailure("asked to fail for good")
+    if do == "big":
+        raise ValueError("x" * 8_000)
     if do == "die":
         os.kill(os.getpid(), signal.SIGKILL)
     elif do == "cancel":
@@ -85,7 +87,7 @@ def act(payload: Work, ctx: JobContext) -> None:
         ctx.signal.wait(payload.seconds or LONG)
     elif do == "ignore":
         Event().wait(payload.seconds or LONG)
-    elif do not in {"end", "gate"}:
+    elif do not in {"end", "gate", "hold"}:
         hostile(do)
 
 

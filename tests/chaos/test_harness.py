@@ -208,7 +208,7 @@ def test_a_key_that_is_looked_up_without_its_unique_index(
         if not nested:
             nested.append(1)
             give_job("second", key="same")
-        return int(insert(self, replace(row, dedup=None)))
+        return int(insert(self, row._replace(dedup=None)))
 
     if planted:
         monkeypatch.setattr(store, "insert", look_then_insert)
