@@ -44,8 +44,7 @@ class Explorer:
         self._actors = [Actor(f"actor-{n}") for n in range(count)]
         self._own = threading.local()
         self._threads = [
-            threading.Thread(target=self._live, args=[actor], daemon=True)
-            for actor in self._actors
+            threading.Thread(target=self._live, args=[actor], daemon=True) for actor in self._actors
         ]
         self._points = sorted(points)
         for name in self._points:
