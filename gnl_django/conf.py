@@ -38,6 +38,8 @@ class Settings:
     MAX_POLL: float = 6.4
     #: Handlers that run at the same time in one worker.
     CONCURRENCY: int = 10
+    #: LISTEN and NOTIFY between processes (PostgreSQL); None = on where it exists.
+    NOTIFY: bool | None = None
     #: Seconds a pass waits for running handlers so that their outcomes share a transaction (R10).
     LINGER: float = 0.001
     #: Prepared statements on a worker's control connection (PostgreSQL); turns itself off
@@ -66,7 +68,9 @@ def settings() -> Settings:
 
 
 def _check(name: str, value: Any, default: Any) -> None:
-    if default is None or isinstance(default, str):
+    if name == "NOTIFY":
+        good = value is None or isinstance(value, bool)
+    elif default is None or isinstance(default, str):
         good = isinstance(value, str) or (value is None and default is None)
     elif isinstance(default, bool):
         good = isinstance(value, bool)

@@ -188,6 +188,18 @@ def now(using: str) -> datetime:
     return moment.replace(tzinfo=UTC)
 
 
+def send_notification(using: str, channel: str, payload: str) -> None:
+    """PostgreSQL: tell the listeners of `channel`, when the caller's transaction commits."""
+    with connections[using].cursor() as cursor:
+        cursor.execute("SELECT pg_notify(%s, %s)", [channel, payload])
+
+
+def listen(connection: BaseDatabaseWrapper, channel: str) -> None:
+    """PostgreSQL: let this session hear `channel`; a connection of its own is meant."""
+    with connection.cursor() as cursor:
+        cursor.execute(f"LISTEN {connection.ops.quote_name(channel)}")
+
+
 def retrying(connection: BaseDatabaseWrapper, work: Callable[[], T]) -> T:
     """Run `work` (one whole transaction) again, at most three times, on a transient error.
 

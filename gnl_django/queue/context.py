@@ -4,16 +4,19 @@ Made by `queue.execution` for one attempt. A handler that has lost its right can
 work through it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from asgiref.sync import sync_to_async
 
+from gnl_django.core import payloads
 from gnl_django.core.revocation import Revocation
 from gnl_django.queue.api import enqueue
 from gnl_django.queue.kinds import JobKind
+
+PROGRESS_MAX_BYTES = 4_096
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,13 @@ class _Facts:
     #: Tells when the right to go on is lost.
     signal: Revocation
     using: str
+    #: Takes the JSON of a progress; the worker writes it.
+    report: Callable[[str], None]
+
+    def _progress(self, done: float, total: float | None, message: str) -> None:
+        self.signal.raise_if_revoked()
+        value = {"done": done, "total": total, "message": message}
+        self.report(payloads.encode(f"{self.kind} (progress)", value, max_bytes=PROGRESS_MAX_BYTES))
 
     def _enqueue(self, kind: str | JobKind[Any], payload: Any, options: dict[str, Any]) -> int:
         self.signal.raise_if_revoked()
@@ -55,6 +65,14 @@ class JobContext(_Facts):
         """
         return self._enqueue(kind, payload, options)
 
+    def progress(self, done: float, total: float | None = None, message: str = "") -> None:
+        """Tell how far the work is; shown in the admin, written at most once a second.
+
+        The last value is always written before the outcome. Raises ExecutionRevoked when this
+        attempt has lost its right to go on, InvalidPayload for what is no JSON (queue.md 3.6).
+        """
+        self._progress(done, total, message)
+
 
 class AsyncJobContext(_Facts):
     """The context of an `async def` handler: the same names, as coroutines."""
@@ -62,3 +80,7 @@ class AsyncJobContext(_Facts):
     async def enqueue(self, kind: str | JobKind[Any], payload: Any = None, **options: Any) -> int:
         """As JobContext.enqueue."""
         return await sync_to_async(self._enqueue)(kind, payload, options)
+
+    async def progress(self, done: float, total: float | None = None, message: str = "") -> None:
+        """As JobContext.progress."""
+        self._progress(done, total, message)

@@ -62,6 +62,10 @@ class Driver:
         """Jobs this driver has claimed and not settled."""
         return self._settling.open
 
+    def look_again(self) -> None:
+        """Promote with the next pass whenever it was done last: a job for later has come."""
+        self._upkeep_at = 0.0
+
     def until_due(self) -> float | None:
         """Return the seconds until the next scheduled job is due, None when none is known."""
         return None if self._due_at is None else max(0.0, self._due_at - monotonic())
@@ -99,7 +103,24 @@ class Driver:
             # What we are about to schedule is due before an idle worker would look again (R10).
             due_at = monotonic() + min(delays)
             self._due_at = due_at if self._due_at is None else min(self._due_at, due_at)
+        # The last progress is written before the outcome; that of others when it is due.
+        self._write(self._outbox.reports(due_only=not self._settling.reporting))
         return outcomes
+
+    def _write(self, reporters: Sequence[Execution]) -> None:
+        reports = [
+            (execution.row.id, execution.lease.token, execution.progress)
+            for execution in reporters
+            if execution.progress is not None and not execution.lost
+        ]
+        if not reports:
+            return
+        try:
+            self._store.progress(reports)
+        except Exception:
+            for execution in reporters:
+                self._outbox.reported(execution)
+            raise
 
     def _claim(self, queue: str, room: int, outcomes: list[Outcome]) -> tuple[int, bool]:
         started: list[Execution] = []

@@ -4,6 +4,7 @@ Called by `gnl_worker` in the main thread, which handles the signals (queue.md R
 """
 
 import logging
+from dataclasses import dataclass
 
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
@@ -17,6 +18,9 @@ from gnl_django.queue.worker import Worker
 logger = logging.getLogger(__name__)
 
 IDLE_LOOK = 0.05
+STUCK_LOOK = 0.5
+#: EX_TEMPFAIL: "try again later".
+STUCK_CODE = 75
 
 
 def wait_for_schema(using: str) -> None:
@@ -59,17 +63,27 @@ def _missing_migrations(using: str) -> list[str]:
     return [migration.name for migration, _ in executor.migration_plan(targets)]
 
 
-def serve(worker: Worker, *, grace: float, until_idle: bool) -> bool:
-    """Run `worker` until a signal comes, or nothing is left to do with `until_idle`.
+@dataclass(frozen=True)
+class End:
+    """How a worker's process ended: whether all handlers have, and its exit code."""
 
-    grace: seconds that handlers get after the signal. Returns whether all of them have ended.
+    clean: bool
+    code: int
+
+
+def serve(worker: Worker, *, grace: float, until_idle: bool, exit_when_stuck: bool) -> End:
+    """Run `worker` until a signal comes.
+
+    grace: seconds that handlers get then. until_idle: also end when nothing is left to do.
+    exit_when_stuck: also end, with code 75, when a handler is stuck; its supervisor starts another.
     """
     with Signals() as signals:
         worker.start()
         logger.info("Worker %s serves %s", worker.options.name, ", ".join(worker.options.queues))
-        if until_idle:
-            while not worker.idle() and not signals.wait(IDLE_LOOK):
-                pass
-        else:
-            signals.wait()
-        return worker.shut_down(grace)
+        stuck = False
+        while not stuck and not (until_idle and worker.idle()):
+            if signals.wait(IDLE_LOOK if until_idle else STUCK_LOOK if exit_when_stuck else None):
+                break
+            stuck = exit_when_stuck and worker.metrics().stuck > 0
+        clean = worker.shut_down(0 if stuck else grace)
+        return End(clean, STUCK_CODE if stuck else 0)

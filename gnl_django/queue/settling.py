@@ -46,6 +46,11 @@ class Settling:
         self._pending: Roster = {}
         self.open = 0
 
+    @property
+    def reporting(self) -> bool:
+        """Whether a pending outcome has a progress before it."""
+        return any(execution.progress is not None for execution in self._pending.values())
+
     def started(self, executions: Sequence[Execution]) -> None:
         """Note executions that this driver will have to settle."""
         self.open += len(executions)

@@ -10,14 +10,17 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
+from functools import partial
 
 from django.db import connections, transaction
 
 from gnl_django import conf
 from gnl_django.core import clock, wakeup
+from gnl_django.core.aio import LoopThread
 from gnl_django.core.backoff import Growing
 from gnl_django.core.db import Fault, fault_of, reconnect
 from gnl_django.core.heartbeat import Heartbeat
+from gnl_django.core.listener import JOBS, Listener
 from gnl_django.core.loop import RECOVERING, PollLoop
 from gnl_django.core.pool import Pool
 from gnl_django.core.registry import autodiscover
@@ -29,6 +32,7 @@ from gnl_django.queue.passes import Driver
 from gnl_django.queue.rings import Rings
 from gnl_django.queue.settling import OnError, Roster, Settling
 from gnl_django.queue.store import store_for
+from gnl_django.queue.stuck import StuckWatch
 from gnl_django.queue.worker_options import WorkerOptions, check_options
 
 logger = logging.getLogger(__name__)
@@ -93,6 +97,8 @@ class Worker:
             options.kinds, ttl=options.ttl, worker=options.name, max_attempts=options.max_attempts
         )
         self._pool: Pool[Execution] = Pool(options.concurrency, self._run, name="gnl-slot")
+        self._aio = LoopThread("gnl-async")
+        self._stuck = StuckWatch(self._ledger, self._pool, ttl=options.ttl)
         renewing = store_for(options.using)
         self._heartbeat = Heartbeat(
             lambda held: renewing.renew(held, options.ttl),
@@ -112,8 +118,9 @@ class Worker:
         )
         self._outbox = Outbox(self._loop.wake)
         self._driver = self._make_driver(
-            self._outbox, self._pool.submit, prepare=conf.settings().PREPARE
+            self._outbox, self._hand_over, prepare=conf.settings().PREPARE
         )
+        self._listener = Listener(options.using, JOBS, self._heard)
         self._called = False
         self._at_rest = False
         self._stopped = False
@@ -125,6 +132,8 @@ class Worker:
         if self._loop.running or self._stopped:
             return
         wakeup.subscribe("jobs", self.options.queues, self._wake)
+        wakeup.subscribe("jobs for later", self.options.queues, self._look_again)
+        self._listener.start()
         self._beat_on()
         self._loop.start()
 
@@ -166,7 +175,7 @@ class Worker:
         """
         inline = connections[self.options.using].in_atomic_block
         outbox = Outbox(lambda: None)
-        hand_over = self._run_inline if inline else self._pool.submit
+        hand_over = self._run_inline if inline else self._hand_over
         driver = self._make_driver(outbox, hand_over, prepare=False)
         with nullcontext() if inline else self._heart():
             turn = driver.turn()
@@ -209,9 +218,13 @@ class Worker:
                 return 0.0
         elif turn.contended:
             self._idle.reset()
-        wait = self._idle.take()
-        due = self._driver.until_due()
-        return wait if due is None else min(wait, due)
+        waits = (
+            self._idle.take(),
+            self._driver.until_due(),
+            self._outbox.report_in(),
+            self._stuck.look(list(self._roster.values())),
+        )
+        return min(wait for wait in waits if wait is not None)
 
     def _linger(self) -> bool:
         """Wait a moment for the jobs just handed over, so that their outcomes share a pass (R10).
@@ -228,26 +241,49 @@ class Worker:
         self._called = True
         self._loop.wake()
 
+    def _look_again(self) -> None:
+        self._driver.look_again()
+        self._loop.wake()
+
+    def _heard(self, queue: str) -> None:
+        if not queue or queue in self.options.queues:
+            self._wake()
+
     def _pass_failed(self, error: Exception) -> None:
         if self._on_error is not None:
             self._on_error(error, None)
 
     # running handlers
 
+    def _hand_over(self, started: list[Execution]) -> None:
+        self._pool.submit([e for e in started if not e.kind.is_async])
+        self._aio.submit([partial(self._run_async, e) for e in started if e.kind.is_async])
+
     def _run(self, execution: Execution) -> None:
-        hold = execution.kind.max_hold
-        self._heartbeat.time_limit(execution.lease, self.options.max_hold if hold is None else hold)
+        self._time_limit(execution)
         try:
             executions.run(execution, executions.tidied)
         finally:
-            self._ledger.ended()
+            self._stuck.ended(execution)
+            execution.outbox.put(execution)
+
+    async def _run_async(self, execution: Execution) -> None:
+        self._time_limit(execution)
+        try:
+            await executions.run_async(execution)
+        finally:
+            self._stuck.ended(execution)
             execution.outbox.put(execution)
 
     def _run_inline(self, started: list[Execution]) -> None:
         for execution in started:
             executions.run(execution, lambda _: transaction.atomic(using=self.options.using))
-            self._ledger.ended()
+            self._stuck.ended(execution)
             execution.outbox.put(execution)
+
+    def _time_limit(self, execution: Execution) -> None:
+        hold = execution.kind.max_hold
+        self._heartbeat.time_limit(execution.lease, self.options.max_hold if hold is None else hold)
 
     def _make_driver(
         self, outbox: Outbox, hand_over: Callable[[list[Execution]], None], *, prepare: bool
@@ -297,6 +333,8 @@ class Worker:
         self._loop.wake()
         ended = self._ledger.wait_idle(timeout)
         wakeup.unsubscribe(self._wake)
+        wakeup.unsubscribe(self._look_again)
+        self._listener.stop()
         running = self._loop.running
         settles = self._loop.stop(LOOP_PATIENCE)
         if running:
@@ -312,4 +350,5 @@ class Worker:
                 write=settles,
             )
         self._pool.close()
+        self._aio.close()
         return ended

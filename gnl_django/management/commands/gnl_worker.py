@@ -36,6 +36,7 @@ class Command(BaseCommand):
         add("--kinds", default=None, help="only these kinds, comma-separated")
         add("--name", default=None, help="first part of this worker's name")
         add("--grace", type=float, default=30.0, help="seconds for handlers after SIGTERM")
+        add("--exit-when-stuck", action="store_true", help="exit 75 when a handler is stuck")
         add("--until-idle", action="store_true", help="end when nothing is ready to run")
         add("--database", default=given.DATABASE, help="alias of the database")
 
@@ -60,12 +61,17 @@ class Command(BaseCommand):
             )
         except (ValueError, TypeError, UnknownKind, ImproperlyConfigured) as error:
             raise CommandError(str(error)) from error
-        clean = serving.serve(worker, grace=options["grace"], until_idle=options["until_idle"])
-        if not clean:
+        end = serving.serve(
+            worker,
+            grace=options["grace"],
+            until_idle=options["until_idle"],
+            exit_when_stuck=options["exit_when_stuck"],
+        )
+        if not end.clean or end.code:
             # Handlers that do not look at their signal still run: their jobs are given back.
             sys.stdout.flush()
             sys.stderr.flush()
-            os._exit(0)
+            os._exit(end.code)
 
 
 def _names(text: str) -> list[str]:

@@ -246,6 +246,10 @@ class Store(ABC):
         """Extend leases to `ttl` seconds from now; never wait for a row (R25)."""
 
     @abstractmethod
+    def progress(self, reports: Sequence[tuple[int, str, str]]) -> None:
+        """Write progress as (id, token, JSON) where the claim is ours; never wait for a row."""
+
+    @abstractmethod
     def promote(self) -> float | None:
         """Make due jobs ready (R13); return seconds to the next due one, None without one."""
 

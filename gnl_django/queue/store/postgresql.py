@@ -192,6 +192,12 @@ class PostgresStore(Store):
         rows = self._marked("renew", sql.RENEW, params)
         return [(by_key[row[0], row[1]], _verdict(row[2], ours=row[3])) for row in rows]
 
+    def progress(self, reports: Sequence[tuple[int, str, str]]) -> None:
+        """One statement for all."""
+        ids, tokens, texts = zip(*sorted(reports), strict=True)
+        params = {"ids": array(ids), "tokens": array(tokens), "progress": array(texts)}
+        self._batch([(sql.PROGRESS, params)])
+
     def promote(self) -> float | None:
         """One statement for each 500 due jobs."""
         while True:

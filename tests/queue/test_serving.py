@@ -1,0 +1,150 @@
+"""A worker as a process: what it waits for at its start, how it ends (R46, R52)."""
+
+import os
+import signal
+import threading
+from typing import Any
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+from django.db import OperationalError
+from django.db.migrations.recorder import MigrationRecorder
+
+from gnl_django import JobContext, enqueue
+from gnl_django.queue import serving
+from tests.conformance import support_claim as s
+from tests.conformance.conftest import Declare
+
+
+def term_soon(seconds: float) -> None:
+    threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGTERM)).start()
+
+
+@pytest.mark.django_db
+def test_a_database_with_our_tables_is_taken_at_once() -> None:
+    serving.wait_for_schema("default")
+
+
+def test_an_alias_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(ImproperlyConfigured, match="DATABASES has no alias 'elsewhere'"):
+        serving.wait_for_schema("elsewhere")
+
+
+@pytest.mark.row("queue", "C140")
+@pytest.mark.django_db
+def test_missing_migrations_are_named() -> None:
+    MigrationRecorder.Migration.objects.filter(app="gnl_django").delete()
+    with pytest.raises(
+        ImproperlyConfigured,
+        match=r"migrations of gnl_django are not applied on 'default': 0001_initial.*migrate",
+    ):
+        serving.wait_for_schema("default")
+
+
+@pytest.mark.django_db
+def test_migrations_of_others_do_not_matter() -> None:
+    MigrationRecorder.Migration.objects.exclude(app="gnl_django").exclude(
+        app="contenttypes"
+    ).delete()
+    serving.wait_for_schema("default")
+
+
+def unreachable(times: int) -> Any:
+    """Return a look at the migrations that finds no database so many times."""
+    driver = type("OperationalError", (Exception,), {"__module__": "psycopg.errors"})
+    left = [times]
+
+    def look(using: str) -> list[str]:
+        if left[0]:
+            left[0] -= 1
+            raise OperationalError("no route\nto host") from driver("connection failed")
+        return []
+
+    return look
+
+
+@pytest.mark.django_db
+def test_a_database_that_cannot_be_reached_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(serving, "ERROR_WAIT_FIRST", 0.01)
+    monkeypatch.setattr(serving, "_missing_migrations", unreachable(3))
+    serving.wait_for_schema("default")
+    lines = [record.getMessage() for record in caplog.records]
+    assert [line.rpartition(";")[0] for line in lines] == [
+        "The database 'default' cannot be reached (no route)"
+    ] * 3
+    assert [line.rpartition("; ")[2] for line in lines] == [
+        "next try in 0.0 s",
+        "next try in 0.0 s",
+        "next try in 0.0 s",
+    ]
+
+
+@pytest.mark.django_db
+def test_a_signal_ends_the_wait_for_the_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "_missing_migrations", unreachable(100))
+    term_soon(0.05)
+    with pytest.raises(SystemExit) as ended:
+        serving.wait_for_schema("default")
+    assert ended.value.code == 0
+
+
+@pytest.mark.django_db
+def test_any_other_error_of_the_database_is_not_swallowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(using: str) -> list[str]:
+        raise OperationalError("permission denied")
+
+    monkeypatch.setattr(serving, "_missing_migrations", broken)
+    with pytest.raises(OperationalError, match="permission denied"):
+        serving.wait_for_schema("default")
+
+
+@pytest.mark.row("queue", "C138")
+@pytest.mark.django_db(transaction=True)
+def test_a_signal_ends_the_service_after_the_handlers(declare: Declare) -> None:
+    declare(s.KIND)
+    job = enqueue(s.KIND)
+    with s.employed() as worker:
+        term_soon(0.3)
+        assert serving.serve(worker, grace=10, until_idle=False) is True
+    assert s.states() == {job: "succeeded"}
+
+
+@pytest.mark.row("queue", "C138")
+@pytest.mark.django_db(transaction=True)
+def test_a_handler_that_outlasts_the_grace_is_given_back(declare: Declare) -> None:
+    def work(payload: Any, ctx: JobContext) -> None:
+        term_soon(0.0)
+        ctx.signal.wait(10)
+
+    declare(s.KIND, work)
+    job = enqueue(s.KIND)
+    with s.employed() as worker:
+        assert serving.serve(worker, grace=0.1, until_idle=False) is False
+    assert s.states() == {job: "ready"}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_until_idle_ends_when_nothing_is_ready_and_nothing_runs(declare: Declare) -> None:
+    declare(s.KIND)
+    jobs = s.add([None] * 30)
+    later = enqueue(s.KIND, delay=3_600)
+    with s.employed(concurrency=2) as worker:
+        assert serving.serve(worker, grace=10, until_idle=True) is True
+    assert s.states() == {**dict.fromkeys(jobs, "succeeded"), later: "scheduled"}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_signal_ends_until_idle_too(declare: Declare) -> None:
+    def work(payload: Any, ctx: JobContext) -> None:
+        term_soon(0.0)
+        ctx.enqueue(s.KIND)
+        ctx.signal.wait(0.3)
+
+    declare(s.KIND, work)
+    first = enqueue(s.KIND)
+    with s.employed(concurrency=1) as worker:
+        assert serving.serve(worker, grace=10, until_idle=True) is True
+    assert s.states()[first] == "succeeded"
+    assert "ready" in s.states().values()
