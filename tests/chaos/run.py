@@ -1,7 +1,6 @@
 """What the children of fault tests do; started by `tests.zygote` as "tests.chaos.run:<name>"."""
 
 import random
-from datetime import timedelta
 from threading import Event
 from time import monotonic
 from typing import Any
@@ -9,8 +8,8 @@ from typing import Any
 from django.core.management import call_command
 
 from gnl_django import NewJob, enqueue, enqueue_many, retry_jobs
-from gnl_django.core import failpoints, leases
-from gnl_django.core.db import reconnect
+from gnl_django.core import clock, failpoints, leases
+from gnl_django.core.db import now, reconnect
 from gnl_django.core.registry import autodiscover
 from gnl_django.models import Job
 from tests.chaos import plants, telling
@@ -106,9 +105,6 @@ def _drawn(dice: random.Random, m: str, lanes: int) -> dict[str, Any]:
     return drawn
 
 
-def clock_skew() -> timedelta:
-    """Return how far this process's clock is from its parent's, for tests under faketime."""
-    from gnl_django.core import clock
-    from gnl_django.core.db import now
-
-    return clock.wall() - now("default")
+def tell_skew() -> None:
+    """Print how many seconds this process's clock is ahead of the database's."""
+    print((clock.wall() - now("default")).total_seconds())
