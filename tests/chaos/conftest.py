@@ -23,8 +23,17 @@ from tests.zygote import Zygote
 TTL = 0.5  # seconds: of the children's leases
 OPEN = ("scheduled", "ready", "running")
 
+#: Lines about long runs, printed at the end of the session.
+counted: list[str] = []
+
 Run = Callable[..., Proc]
 Give = Callable[..., Any]
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Print what the storms have counted."""
+    for line in counted:
+        terminalreporter.write_line(line)
 
 
 @pytest.fixture(scope="session")

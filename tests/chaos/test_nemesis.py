@@ -1,7 +1,7 @@
 """The long run: work, failures, crashes and kills at random, then quiet, and every checker (T2).
 
-`make chaos` runs it on each database. GNL_CHAOS_SECONDS: how long to disturb (default 180, at most
-600); GNL_CHAOS_SEED: repeats the choices of a run.
+`make chaos` runs it on each database and prints the counts. GNL_CHAOS_SECONDS: how long to disturb
+(default 180, at most 600); GNL_CHAOS_SEED: repeats the choices of a run.
 """
 
 import os
@@ -15,7 +15,7 @@ import pytest
 
 from gnl_django.core.db import now
 from gnl_django.models import Job
-from tests.chaos.conftest import OPEN, Run
+from tests.chaos.conftest import OPEN, Run, counted
 from tests.checkers import check_all
 from tests.history import Recorder
 from tests.procs import Proc
@@ -99,7 +99,7 @@ def disturb(run: Run, worker: Run, recorder: Recorder, seconds: float) -> Fleet:
 
 
 def play(run: Run, worker: Run, recorder: Recorder, seconds: float) -> None:
-    print(f"seed {SEED}")
+    print(f"seed {SEED}")  # shown when the test fails
     fleet = disturb(run, worker, recorder, seconds)
     given_until = now("default").timestamp()
 
@@ -120,7 +120,7 @@ def play(run: Run, worker: Run, recorder: Recorder, seconds: float) -> None:
         )
     )
     figures = ", ".join(f"{name} {value}" for name, value in report.counts.items())
-    print(f"\nchaos on {vendor()}, {seconds:.0f} s, seed {SEED}: {figures}")
+    counted.append(f"chaos on {vendor()}, {seconds:.0f} s, seed {SEED}: {figures}")
     assert not report.violations, (
         f"repeat with GNL_CHAOS_SEED={SEED} GNL_CHAOS_SECONDS={seconds:.0f}\n{report}"
     )
