@@ -1,8 +1,8 @@
 """Keeps every lease of a process alive and tells what was lost.
 
-Started by a worker (later also by consumers and runs). One thread renews, on a connection of its
-own; another one only looks at the clock, so that a holder is told in time though a renewal hangs.
-Neither runs users' code other than `on_revoke` callbacks, and both outlive every error.
+Started by a worker (later also by consumers and runs). One thread renews on a database connection
+of its own, another only watches the clocks: a database that answers nothing more stops the first
+but not the second. Neither runs users' code other than the `on_revoke` callbacks.
 """
 
 import logging
@@ -16,6 +16,9 @@ from gnl_django.core.db import reconnect
 from gnl_django.core.leases import FAILURES_TO_LOSE, RENEWALS_PER_TTL, Lease, margin
 
 logger = logging.getLogger(__name__)
+
+#: Seconds for the thread that renews to end; it may be waiting for a database that is silent.
+STOP_PATIENCE = 1.0
 
 
 class Verdict(Enum):
@@ -40,7 +43,7 @@ class Heartbeat:
         self._name = name
         self._held: dict[tuple[int, str], Lease] = {}
         self._lock = threading.Lock()
-        self._woken = threading.Event()
+        self._poke = threading.Event()
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
         self._next_beat = 0.0
@@ -50,8 +53,6 @@ class Heartbeat:
         """Keep `leases` alive from now on."""
         with self._lock:
             self._held.update({(lease.id, lease.token): lease for lease in leases})
-        if any(lease.gives_up_at(self._ttl) < self._next_look for lease in leases):
-            self._woken.set()
 
     def drop(self, leases: Sequence[Lease]) -> None:
         """Stop renewing `leases`: they were settled, released or lost."""
@@ -68,48 +69,52 @@ class Heartbeat:
         """Revoke `lease` with "timeout" when `longest` seconds have passed from now."""
         lease.hold_for(longest)
         if lease.hold_until is not None and lease.hold_until < self._next_look:
-            self._woken.set()
+            self._poke.set()
 
     def start(self) -> None:
         """Start the threads, if they do not run."""
         if self._threads:
             return
-        self._stopping.clear()
+        self._stopping = threading.Event()  # a thread that has not ended yet keeps its own
         self._next_beat = monotonic() + self._ttl / RENEWALS_PER_TTL
-        for work, name in ((self._renew_for_ever, ""), (self._watch_for_ever, "-clock")):
-            thread = threading.Thread(target=work, name=f"{self._name}{name}", daemon=True)
+        for work, part in ((self._beat_on, "renewal"), (self._watch, "clock")):
+            thread = threading.Thread(
+                target=work, args=[self._stopping], name=f"{self._name}-{part}", daemon=True
+            )
             self._threads.append(thread)
             thread.start()
 
     def stop(self) -> None:
-        """End the threads and wait for them."""
+        """End the threads and wait for them, a moment for one that waits for the database."""
         threads, self._threads = self._threads, []
         self._stopping.set()
-        self._woken.set()
+        self._poke.set()
         for thread in threads:
-            thread.join()
+            thread.join(STOP_PATIENCE)
 
-    def _renew_for_ever(self) -> None:
-        while not self._stopping.wait(max(0.0, self._next_beat - monotonic())):
+    def _beat_on(self, stopping: threading.Event) -> None:
+        while not stopping.wait(max(0.0, self._next_beat - monotonic())):
             try:
                 self.beat()
             except Exception:
                 logger.exception("Heartbeat of %s failed and goes on", self._name)
         reconnect(self._using)
 
-    def _watch_for_ever(self) -> None:
-        while not self._stopping.is_set():
-            self._woken.clear()
+    def _watch(self, stopping: threading.Event) -> None:
+        while not stopping.is_set():
             try:
+                self._poke.clear()
                 self._look_at_clocks()
+                self._next_look = math.inf  # a limit that is set from here on wakes us
+                self._next_look = self._earliest()
+                if not stopping.is_set():
+                    self._poke.wait(max(0.0, self._next_look - monotonic()))
             except Exception:
-                logger.exception("The clock of %s failed and goes on", self._name)
-            self._next_look = math.inf  # whoever comes from here on wakes us
-            self._next_look = self._earliest()
-            self._woken.wait(max(0.0, self._next_look - monotonic()))
+                logger.exception("Clock of %s failed and goes on", self._name)
 
     def _earliest(self) -> float:
-        moments = [monotonic() + self._ttl]
+        # What is held meanwhile is looked at in time: it lasts longer than this.
+        moments = [monotonic() + self._ttl / RENEWALS_PER_TTL]
         for lease in self.held():
             moments.append(lease.gives_up_at(self._ttl))
             if lease.hold_until is not None and not lease.signal.revoked:
@@ -142,7 +147,7 @@ class Heartbeat:
                     self._lose(lease)
                 elif lease.failures == FAILURES_TO_LOSE - 1:
                     # Fewer failures never lose it: the last try comes before its clock runs out.
-                    last_try = lease.gives_up_at(self._ttl) - margin(self._ttl)
+                    last_try = lease.gives_up_at(self._ttl) - margin(self._ttl) / 2
                     self._next_beat = min(self._next_beat, last_try)
             return
         for lease, verdict in verdicts:

@@ -107,11 +107,7 @@ class Settling:
 
     def _lost(self, execution: Execution) -> None:
         if _key(execution) in self._roster:
-            logger.info(
-                "StaleClaim: job %d of kind %s was lost before its outcome could be written",
-                execution.row.id,
-                execution.row.kind,
-            )
+            say_lost(execution)
         self._leave(execution, "lost")
 
     def _report(self, on_error: OnError, failed: Sequence[Execution]) -> None:
@@ -127,6 +123,15 @@ class Settling:
 
 def _key(execution: Execution) -> tuple[int, str]:
     return execution.row.id, execution.lease.token
+
+
+def say_lost(execution: Execution) -> None:
+    """Log that nothing was written for an attempt, because its claim is no longer ours (R27)."""
+    logger.info(
+        "StaleClaim: job %d of kind %s was lost before its outcome could be written",
+        execution.row.id,
+        execution.row.kind,
+    )
 
 
 def _failed(execution: Execution) -> bool:

@@ -222,9 +222,9 @@ def test_a_limit_beyond_the_next_look_does_not_wake_the_thread() -> None:
     made._next_look = monotonic() + 1
     held = lease()
     made.time_limit(held, 60)
-    assert not made._woken.is_set()
+    assert not made._poke.is_set()
     made.time_limit(held, 0.5)
-    assert made._woken.is_set()
+    assert made._poke.is_set()
 
 
 def test_a_lease_that_was_settled_meanwhile_is_not_lost() -> None:
@@ -263,7 +263,7 @@ def test_an_error_of_its_own_does_not_end_the_thread(
         made.hold([lease()])
         wait_until(lambda: len(renewals.asked) >= 2)
     assert "Heartbeat of test-heartbeat failed and goes on" in caplog.text
-    assert "The clock of test-heartbeat failed and goes on" in caplog.text
+    assert "Clock of test-heartbeat failed and goes on" in caplog.text
 
 
 def test_it_starts_once_stops_twice_and_starts_again() -> None:
