@@ -21,6 +21,9 @@ from gnl_django.core.loop import ERROR_WAIT_FIRST, ERROR_WAIT_LONGEST
 
 logger = logging.getLogger(__name__)
 
+#: Seconds for the thread to end; it may be waiting for a server that is silent.
+STOP_PATIENCE = 1.0
+
 JOBS = "gnl_jobs"
 NOTIFY_PAUSE = 0.05
 
@@ -72,9 +75,10 @@ class Listener:
         if thread is not None:
             self._stopping.set()
             self._bell.send(b".")
-            thread.join()
-            self._bell.close()
-            self._ear.close()
+            thread.join(STOP_PATIENCE)
+            if not thread.is_alive():  # else it waits for a silent server, and ends with us
+                self._bell.close()
+                self._ear.close()
 
     def _run(self) -> None:
         waits = Growing(ERROR_WAIT_FIRST, ERROR_WAIT_LONGEST)

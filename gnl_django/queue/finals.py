@@ -8,13 +8,36 @@ from functools import partial
 
 from django.db import transaction
 
+from gnl_django.queue.options import kinds
 from gnl_django.queue.telling import tell
 from gnl_django.signals import job_finished
 
 
-def announce(job_id: int, kind: str, org: str, state: str, *, using: str) -> None:
-    """Tell whoever listens that a job is `succeeded`, `dead` or `canceled`, after the commit."""
+def announce(
+    job_id: int,
+    kind: str,
+    org: str,
+    state: str,
+    *,
+    using: str,
+    error: BaseException | None = None,
+) -> None:
+    """Tell whoever listens that a job is `succeeded`, `dead` or `canceled`, after the commit.
+
+    Its kind is told too when it wants to be; `error` is what made the job dead, where it happened
+    in this process.
+    """
     if job_finished.has_listeners():
         values = {"job_id": job_id, "kind": kind, "org": org or None, "state": state}
         told = partial(tell, job_finished, "job_finished", **values)
         transaction.on_commit(told, using=using, robust=True)
+    declared = kinds.known(kind)
+    if declared is None or declared.wants_finals:
+        told = partial(_tell_kind, kind, job_id, state, using, error if state == "dead" else None)
+        transaction.on_commit(told, using=using, robust=True)
+
+
+def _tell_kind(kind: str, job_id: int, state: str, using: str, error: BaseException | None) -> None:
+    declared = kinds.find(kind)
+    if declared is not None and declared.wants_finals:
+        declared.finished(job_id, state, using, error)

@@ -20,6 +20,7 @@ from gnl_django.core.backoff import Delay, seconds
 from gnl_django.errors import InvalidPayload, PayloadIssue
 from gnl_django.queue import api, once
 from gnl_django.queue import options as opt
+from gnl_django.queue.store.base import ClaimedRow
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 P = ParamSpec("P")
@@ -27,6 +28,11 @@ P = ParamSpec("P")
 
 class JobKind(Generic[Handler]):
     """A kind of job: its name, its handler and its defaults. Calling it calls the function."""
+
+    #: Largest result that is stored, in bytes of its JSON; None: GNL["RESULT_MAX_BYTES"] (R37).
+    result_max_bytes: int | None = None
+    #: Whether `finished` is to be called.
+    wants_finals = False
 
     def __init__(
         self,
@@ -65,6 +71,13 @@ class JobKind(Generic[Handler]):
     def max_attempts(self) -> int:
         """The kind's number of attempts, else the project's."""
         return conf.settings().MAX_ATTEMPTS if self._max_attempts is None else self._max_attempts
+
+    def hold_of(self, row: ClaimedRow) -> float | None:
+        """Return the seconds after which the handler of `row` is asked to stop, None = no limit."""
+        return self.max_hold
+
+    def finished(self, job_id: int, state: str, using: str, error: BaseException | None) -> None:
+        """A job of this kind has become final and that has committed; `error` is why it is dead."""
 
     @cached_property
     def takes_context(self) -> bool:

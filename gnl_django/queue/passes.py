@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import monotonic
 
+from gnl_django.core.db import Fault, fault_of
 from gnl_django.core.heartbeat import Heartbeat
 from gnl_django.core.leases import Lease
 from gnl_django.queue.execution import Execution, Outbox
@@ -42,7 +43,7 @@ class Driver:
         *,
         queues: Sequence[str],
         poll: float,
-        pruning: bool,
+        pruning: bool = False,
     ) -> None:
         self._pruning = Upkeep(store) if pruning else None
         self._store = store
@@ -56,6 +57,8 @@ class Driver:
         self._poll = poll
         self._upkeep_at = 0.0
         self._due_at: float | None = None
+        #: Tokens of claims whose answer was lost: they may have been committed (R66).
+        self._unknown: list[str] = []
 
     @property
     def open(self) -> int:
@@ -78,6 +81,9 @@ class Driver:
 
     def turn(self) -> Turn:
         """Do one pass over the queues."""
+        while self._unknown:
+            self._store.give_back(self._unknown[0])
+            self._unknown.pop(0)
         self._look_after()
         outcomes = self._ended()
         claimed, contended = 0, False
@@ -101,6 +107,11 @@ class Driver:
 
     def _ended(self) -> list[Outcome]:
         outcomes = self._settling.outcomes(self._outbox.take(), CLAIM_MAX)
+        delays = [outcome.delay for outcome in outcomes if outcome.state == "scheduled"]
+        if delays:
+            # What we are about to schedule is due before an idle worker would look again (R10).
+            due_at = monotonic() + min(delays)
+            self._due_at = due_at if self._due_at is None else min(self._due_at, due_at)
         # The last progress is written before the outcome; that of others when it is due.
         self._write(self._outbox.reports(due_only=not self._settling.reporting))
         return outcomes
@@ -122,10 +133,15 @@ class Driver:
 
     def _claim(self, queue: str, room: int, outcomes: list[Outcome]) -> tuple[int, bool]:
         started: list[Execution] = []
+        sent: list[str] = []
         try:
             sent_at = monotonic()
-            taken = self._rings.claim(self._store, queue, room, outcomes=outcomes)
+            taken = self._rings.claim(self._store, queue, room, outcomes=outcomes, sent=sent)
             started = self._executions(taken, sent_at)
+        except Exception as error:
+            if fault_of(error) is Fault.CONNECTION:
+                self._unknown += sent[-1:]
+            raise
         finally:
             self._ledger.taken(room, len(started))
         if started:

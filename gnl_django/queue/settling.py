@@ -78,7 +78,14 @@ class Settling:
             self._leave(execution, *counters_of(execution, answer.state))
             if answer.state in FINAL:
                 row = execution.row
-                announce(row.id, row.kind, row.org, answer.state, using=self._using)
+                announce(
+                    row.id,
+                    row.kind,
+                    row.org,
+                    answer.state,
+                    using=self._using,
+                    error=execution.error,
+                )
             if answer.state != "canceled" and _failed(execution):
                 failed.append(execution)
         if failed and self._on_error is not None:
@@ -100,11 +107,7 @@ class Settling:
 
     def _lost(self, execution: Execution) -> None:
         if _key(execution) in self._roster:
-            logger.info(
-                "StaleClaim: job %d of kind %s was lost before its outcome could be written",
-                execution.row.id,
-                execution.row.kind,
-            )
+            say_lost(execution)
         self._leave(execution, "lost")
 
     def _report(self, on_error: OnError, failed: Sequence[Execution]) -> None:
@@ -120,6 +123,15 @@ class Settling:
 
 def _key(execution: Execution) -> tuple[int, str]:
     return execution.row.id, execution.lease.token
+
+
+def say_lost(execution: Execution) -> None:
+    """Log that nothing was written for an attempt, because its claim is no longer ours (R27)."""
+    logger.info(
+        "StaleClaim: job %d of kind %s was lost before its outcome could be written",
+        execution.row.id,
+        execution.row.kind,
+    )
 
 
 def _failed(execution: Execution) -> bool:

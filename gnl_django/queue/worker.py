@@ -282,7 +282,7 @@ class Worker:
             execution.outbox.put(execution)
 
     def _time_limit(self, execution: Execution) -> None:
-        hold = execution.kind.max_hold
+        hold = execution.kind.hold_of(execution.row)
         self._heartbeat.time_limit(execution.lease, self.options.max_hold if hold is None else hold)
 
     def _make_driver(
@@ -327,7 +327,7 @@ class Worker:
 
     def _beat_off(self) -> None:
         with self._beats:
-            self._beating -= 1
+            self._beating = max(0, self._beating - 1)
             if not self._beating:
                 self._heartbeat.stop()
 
@@ -341,12 +341,20 @@ class Worker:
         wakeup.unsubscribe(self._wake)
         wakeup.unsubscribe(self._look_again)
         self._listener.stop()
-        if self._loop.running:
-            self._loop.stop(LOOP_PATIENCE)
+        running = self._loop.running
+        settles = self._loop.stop(LOOP_PATIENCE)
+        if running:
             self._beat_off()
         if not ended:
-            store = store_for(self.options.using)
-            give_back(self._roster, self._ledger, self._heartbeat, store, notice=notice)
+            give_back(
+                self._roster,
+                self._ledger,
+                self._heartbeat,
+                store_for(self.options.using),
+                notice=notice,
+                # A control thread that waits for the database would settle the same jobs.
+                write=settles,
+            )
         self._pool.close()
         self._aio.close()
         return ended

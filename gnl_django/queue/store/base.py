@@ -248,6 +248,13 @@ class Store(ABC):
         """Settle and claim; in one transaction where the database allows (R66)."""
         return self.settle(outcomes), self.claim(request)
 
+    def give_back(self, token: str) -> None:
+        """Release what the claim with `token` took, if it took anything, at no cost (R66)."""
+        text = "SELECT id FROM gnl_django_job WHERE state='running' AND claim_token=%s"
+        with self.execute(text, [token]) as cursor:
+            found = [row[0] for row in cursor.fetchall()]
+        self.settle([Outcome(i, token, "ready", refund=True, recorded="released") for i in found])
+
     @abstractmethod
     def renew(self, leases: Sequence[Lease], ttl: float) -> list[tuple[Lease, Verdict]]:
         """Extend leases to `ttl` seconds from now; never wait for a row (R25)."""
