@@ -253,22 +253,49 @@ def test_an_error_of_its_own_does_not_end_the_thread(
             look()
 
         monkeypatch.setattr(made, "_look_at_clocks", broken)
-        made.hold([lease()])
+        held = lease()
+        made.hold([held])
+        made.time_limit(held, 0.05)
+        wait_until(lambda: held.signal.why == "timeout")
         wait_until(lambda: len(renewals.asked) >= 2)
-    assert "Heartbeat of test-heartbeat failed and goes on" in caplog.text
+    assert "Clock of test-heartbeat failed and goes on" in caplog.text
+
+
+def test_a_database_that_is_silent_keeps_no_lease_and_no_limit_from_its_end() -> None:
+    silence = threading.Event()
+
+    def hang(leases: Sequence[Lease]) -> list[tuple[Lease, Verdict]]:
+        silence.wait(10)
+        return []
+
+    made = heart(Renewals(Verdict.RENEWED), ttl=0.3)
+    made._renew = hang
+    made.start()
+    try:
+        limited, lost = lease(1), lease(2)
+        made.hold([limited, lost])
+        made.time_limit(limited, 0.2)
+        wait_until(lambda: lost.signal.revoked and limited.signal.revoked)
+        assert lost.signal.why == "lease-lost"
+        assert limited.signal.why == "timeout"
+        began = monotonic()
+        made.stop()  # does not wait for the database
+        assert monotonic() - began < 5
+    finally:
+        silence.set()
 
 
 def test_it_starts_once_stops_twice_and_starts_again() -> None:
     renewals = Renewals(Verdict.RENEWED)
     made = heart(renewals, ttl=0.15)
     made.start()
-    thread = made._thread
+    threads = list(made._threads)
     made.start()
-    assert made._thread is thread
+    assert made._threads == threads
     made.stop()
     made.stop()
-    assert thread is not None
-    assert not thread.is_alive()
+    assert len(threads) == 2
+    assert not any(thread.is_alive() for thread in threads)
     made.start()
     made.hold([lease()])
     wait_until(lambda: renewals.asked)
