@@ -21,8 +21,17 @@ if TYPE_CHECKING:
     from gnl_django.queue.api import enqueue, enqueue_many
     from gnl_django.queue.context import JobContext
     from gnl_django.queue.kinds import JobKind, job
+    from gnl_django.queue.listing import JobSummary, Page, list_all_jobs, list_jobs
     from gnl_django.queue.metrics import WorkerMetrics
-    from gnl_django.queue.operator import BulkResult, cancel_job, retry_job, retry_jobs
+    from gnl_django.queue.once import run_handler_once
+    from gnl_django.queue.operator import (
+        BulkResult,
+        cancel_job,
+        discard_job,
+        retry_job,
+        retry_jobs,
+        run_job_now,
+    )
     from gnl_django.queue.options import NewJob
     from gnl_django.queue.worker import Worker
 
@@ -33,18 +42,25 @@ _HOMES = {
     "InvalidPayload": "gnl_django.errors",
     "JobContext": "gnl_django.queue.context",
     "JobKind": "gnl_django.queue.kinds",
+    "JobSummary": "gnl_django.queue.listing",
     "NewJob": "gnl_django.queue.options",
+    "Page": "gnl_django.queue.listing",
     "PermanentFailure": "gnl_django.errors",
     "QueueDepthExceeded": "gnl_django.errors",
     "UnknownKind": "gnl_django.errors",
     "Worker": "gnl_django.queue.worker",
     "WorkerMetrics": "gnl_django.queue.metrics",
     "cancel_job": "gnl_django.queue.operator",
+    "discard_job": "gnl_django.queue.operator",
     "enqueue": "gnl_django.queue.api",
     "enqueue_many": "gnl_django.queue.api",
     "job": "gnl_django.queue.kinds",
+    "list_all_jobs": "gnl_django.queue.listing",
+    "list_jobs": "gnl_django.queue.listing",
     "retry_job": "gnl_django.queue.operator",
     "retry_jobs": "gnl_django.queue.operator",
+    "run_handler_once": "gnl_django.queue.once",
+    "run_job_now": "gnl_django.queue.operator",
 }
 
 __all__ = [
@@ -54,18 +70,25 @@ __all__ = [
     "InvalidPayload",
     "JobContext",
     "JobKind",
+    "JobSummary",
     "NewJob",
+    "Page",
     "PermanentFailure",
     "QueueDepthExceeded",
     "UnknownKind",
     "Worker",
     "WorkerMetrics",
     "cancel_job",
+    "discard_job",
     "enqueue",
     "enqueue_many",
     "job",
+    "list_all_jobs",
+    "list_jobs",
     "retry_job",
     "retry_jobs",
+    "run_handler_once",
+    "run_job_now",
 ]
 
 

@@ -5,6 +5,7 @@ or a value of the wrong form is refused when the settings are read, so a typo ne
 """
 
 from dataclasses import dataclass, fields
+from datetime import timedelta
 from functools import cache
 from typing import Any
 
@@ -16,6 +17,10 @@ DEFAULT_REDACT_KEYS = (
     r"password|passwd|secret|token|authorization|cookie|api[_-]?key|access[_-]?key"
     r"|private[_-]?key|credential|session"
 )
+
+
+#: Seconds; a longer time would reach beyond the calendar (None = for ever).
+LONGEST_KEEP = 1_000 * 365 * 86_400
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,15 @@ class Settings:
     #: Prepared statements on a worker's control connection (PostgreSQL); turns itself off
     #: behind a pooler that cannot keep them (R51).
     PREPARE: bool = True
+    #: How long a job is kept after it has succeeded: timedelta or seconds, None = for ever ..
+    KEEP_SUCCEEDED: timedelta | float | None = timedelta(days=7)
+    #: .. was canceled ..
+    KEEP_CANCELED: timedelta | float | None = timedelta(days=7)
+    #: .. has died.
+    KEEP_DEAD: timedelta | float | None = timedelta(days=90)
+    #: Seconds that a ready job may wait before `gnl_status` calls its queue late; a queue's own
+    #: `alert_age` wins.
+    STUDIO_ALERT_AGE: int = 300
     #: Arms fail points, together with the environment variable GNL_FAILPOINTS. Tests only.
     FAILPOINTS: bool = False
     #: Object keys whose values the admin hides: a case-insensitive pattern searched in keys.
@@ -72,14 +86,21 @@ def _check(name: str, value: Any, default: Any) -> None:
         good = value is None or isinstance(value, bool)
     elif default is None or isinstance(default, str):
         good = isinstance(value, str) or (value is None and default is None)
+    elif isinstance(default, timedelta):
+        span = value.total_seconds() if isinstance(value, timedelta) else value
+        good = value is None or (_is_number(span) and 0 <= span <= LONGEST_KEEP)
     elif isinstance(default, bool):
         good = isinstance(value, bool)
     elif isinstance(default, int) and name != "TTL":
         good = isinstance(value, int) and not isinstance(value, bool) and value > 0
     else:
-        good = isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0
+        good = _is_number(value) and value >= 0
     if not good:
         raise ImproperlyConfigured(f"GNL[{name!r}] = {value!r} is not of the form of {default!r}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _forget(*, setting: str, **_: Any) -> None:

@@ -38,6 +38,7 @@ POINTS = frozenset(
         "cancel": "begin updated committed",
         "release": "begin updated committed",
         "reap": "selected updated committed",
+        "prune": "selected deleted",
         "bulk": "chunk",
     }.items()
     for moment in moments.split()

@@ -6,6 +6,7 @@ but not the second. Neither runs users' code other than the `on_revoke` callback
 """
 
 import logging
+import math
 import threading
 from collections.abc import Callable, Sequence
 from enum import Enum
@@ -104,6 +105,7 @@ class Heartbeat:
             try:
                 self._poke.clear()
                 self._look_at_clocks()
+                self._next_look = math.inf  # a limit that is set from here on wakes us
                 self._next_look = self._earliest()
                 if not stopping.is_set():
                     self._poke.wait(max(0.0, self._next_look - monotonic()))

@@ -18,6 +18,7 @@ from gnl_django.errors import QueueDepthExceeded
 from gnl_django.queue.options import NewJob, Options, build_rows, options_from
 from gnl_django.queue.store import store_for
 from gnl_django.queue.store.base import NewRow, Store
+from gnl_django.queue.telling import enqueued
 
 if TYPE_CHECKING:
     from gnl_django.queue.kinds import JobKind
@@ -96,6 +97,7 @@ def _store(store: Store, rows: list[NewRow], depths: list[int | None]) -> list[i
     else:
         ids = _in_transaction(store, lambda: _insert_distinct(store, rows, depths))
     failpoints.hit("enqueue.committed")
+    enqueued(store, rows, ids)
     told = {(row.queue, row.run_at is None and not row.delay) for row in rows}
     for queue, now in sorted(told):
         transaction.on_commit(

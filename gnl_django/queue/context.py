@@ -7,21 +7,23 @@ work through it.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import sync_to_async
 
 from gnl_django.core import payloads
 from gnl_django.core.revocation import Revocation
 from gnl_django.queue.api import enqueue
-from gnl_django.queue.kinds import JobKind
+
+if TYPE_CHECKING:
+    from gnl_django.queue.kinds import JobKind
 
 PROGRESS_MAX_BYTES = 4_096
 
 
 @dataclass(frozen=True)
 class _Facts:
-    #: Id of the job's row.
+    #: Id of the job's row. (None under `run_handler_once`, which has no row.)
     job_id: int
     #: Name of the job's durable run.
     run_id: str
@@ -48,7 +50,7 @@ class _Facts:
         value = {"done": done, "total": total, "message": message}
         self.report(payloads.encode(f"{self.kind} (progress)", value, max_bytes=PROGRESS_MAX_BYTES))
 
-    def _enqueue(self, kind: str | JobKind[Any], payload: Any, options: dict[str, Any]) -> int:
+    def _enqueue(self, kind: "str | JobKind[Any]", payload: Any, options: dict[str, Any]) -> int:
         self.signal.raise_if_revoked()
         options.setdefault("org", self.org)
         options.setdefault("using", self.using)
@@ -58,7 +60,7 @@ class _Facts:
 class JobContext(_Facts):
     """The context of a synchronous handler."""
 
-    def enqueue(self, kind: str | JobKind[Any], payload: Any = None, **options: Any) -> int:
+    def enqueue(self, kind: "str | JobKind[Any]", payload: Any = None, **options: Any) -> int:
         """Give a job to the same organization unless `org` says otherwise; see `enqueue`.
 
         Raises ExecutionRevoked when this attempt has lost its right to go on.
@@ -77,7 +79,7 @@ class JobContext(_Facts):
 class AsyncJobContext(_Facts):
     """The context of an `async def` handler: the same names, as coroutines."""
 
-    async def enqueue(self, kind: str | JobKind[Any], payload: Any = None, **options: Any) -> int:
+    async def enqueue(self, kind: "str | JobKind[Any]", payload: Any = None, **options: Any) -> int:
         """As JobContext.enqueue."""
         return await sync_to_async(self._enqueue)(kind, payload, options)
 

@@ -81,6 +81,13 @@ def _write(roster: Roster, ledger: Ledger, heartbeat: Heartbeat, store: Store) -
                     say_lost(execution)
                 elif answer.state in FINAL:
                     row = execution.row
-                    announce(row.id, row.kind, row.org, answer.state, using=store.using)
+                    announce(
+                        row.id,
+                        row.kind,
+                        row.org,
+                        answer.state,
+                        using=store.using,
+                        error=execution.error,
+                    )
         if roster:
             Event().wait(LOCKED_WAIT)

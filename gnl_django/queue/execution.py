@@ -8,6 +8,7 @@ claimed the job; nothing is written here.
 import asyncio
 import json
 import logging
+import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -26,6 +27,8 @@ from gnl_django.queue import outcomes
 from gnl_django.queue.context import AsyncJobContext, JobContext
 from gnl_django.queue.kinds import JobKind
 from gnl_django.queue.store.base import ClaimedRow, Outcome
+from gnl_django.queue.telling import started
+from gnl_django.signals import job_started
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +36,8 @@ REPORT_EVERY = 1.0
 TIDY_EVERY = 1.0
 
 _slot = local()
+#: Where the code of the queue stands.
+_OURS = os.path.join(os.path.dirname(__file__), "")
 
 
 class Execution:
@@ -133,18 +138,31 @@ def run(execution: Execution, around: Around) -> None:
     failpoints.hit("handler.before")
     if execution.lost:  # while it waited for a slot: somebody else may have the job
         return
-    value, error = None, None
+    value, error, judged = None, None, None
     try:
         with around(row):
+            started(row)
             value = _call(execution)
     except BaseException as raised:  # noqa: BLE001 - SystemExit too is only a failure (R35)
-        _strip(raised)
-        error = raised
-    _judge(execution, value, error)
+        error, judged = _unwrapped(raised)
+    _judge(execution, value, error, judged)
     failpoints.hit("handler.returned")
 
 
-def _judge(execution: Execution, value: object, error: BaseException | None) -> None:
+def _unwrapped(raised: BaseException) -> tuple[BaseException, outcomes.Judged | None]:
+    """Return what the handler raised, and what its kind says of it."""
+    judged = raised if isinstance(raised, outcomes.Judged) else None
+    error = raised if judged is None else judged.cause
+    _strip(error)
+    return error, judged
+
+
+def _judge(
+    execution: Execution,
+    value: object,
+    error: BaseException | None,
+    judged: outcomes.Judged | None,
+) -> None:
     """Set the outcome; none when the lease was lost (R27): the worker may give the job back."""
     row, lease, why = execution.row, execution.lease, execution.lease.signal.why
     if why == "lease-lost":
@@ -152,9 +170,11 @@ def _judge(execution: Execution, value: object, error: BaseException | None) -> 
     if why == "timeout" and not isinstance(error, ExecutionRevoked):
         error = ExecutionRevoked("timeout")
     if error is None:
-        execution.outcome = outcomes.success(row, lease, value)
+        execution.outcome = outcomes.success(
+            row, lease, value, max_bytes=execution.kind.result_max_bytes
+        )
     else:
-        execution.outcome = outcomes.failure(row, lease, execution.kind, error)
+        execution.outcome = outcomes.failure(row, lease, execution.kind, error, judged)
         execution.error = error.cause if isinstance(error, outcomes.Undecodable) else error
 
 
@@ -165,14 +185,15 @@ async def run_async(execution: Execution) -> None:
         return
     task = asyncio.current_task()
     assert task is not None  # noqa: S101 - a coroutine of ours always runs in a task
-    value, error = None, None
+    value, error, judged = None, None, None
     try:
         execution.lease.signal.on_revoke(lambda: cancel_from_anywhere(task))
+        if job_started.has_listeners():  # they may ask the database
+            await sync_to_async(started)(execution.row)
         value = await execution.kind.handler(*_arguments(execution))
     except BaseException as raised:  # noqa: BLE001 - CancelledError, SystemExit too
-        _strip(raised)
-        error = raised
-    _judge(execution, value, error)
+        error, judged = _unwrapped(raised)
+    _judge(execution, value, error, judged)
     failpoints.hit("handler.returned")
     await _tidy_async(execution.row, at_once=error is not None)
 
@@ -224,7 +245,7 @@ def _arguments(execution: Execution) -> tuple[Any, ...]:
 def _strip(error: BaseException) -> None:
     """Take our own frames off the traceback: it begins in the handler."""
     while (frame := error.__traceback__) is not None and frame.tb_next is not None:
-        if frame.tb_frame.f_code.co_filename != __file__:
+        if not frame.tb_frame.f_code.co_filename.startswith(_OURS):
             return
         error.__traceback__ = frame.tb_next
 

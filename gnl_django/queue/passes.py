@@ -14,6 +14,7 @@ from gnl_django.core.leases import Lease
 from gnl_django.queue.execution import Execution, Outbox
 from gnl_django.queue.metrics import Ledger
 from gnl_django.queue.options import kinds as registry
+from gnl_django.queue.retention import Upkeep
 from gnl_django.queue.rings import Rings, Taken
 from gnl_django.queue.settling import Settling
 from gnl_django.queue.store.base import CLAIM_MAX, Outcome, Store
@@ -42,7 +43,9 @@ class Driver:
         *,
         queues: Sequence[str],
         poll: float,
+        pruning: bool = False,
     ) -> None:
+        self._pruning = Upkeep(store) if pruning else None
         self._store = store
         self._rings = rings
         self._ledger = ledger
@@ -67,8 +70,14 @@ class Driver:
         self._upkeep_at = 0.0
 
     def until_due(self) -> float | None:
-        """Return the seconds until the next scheduled job is due, None when none is known."""
-        return None if self._due_at is None else max(0.0, self._due_at - monotonic())
+        """Return the seconds until the next scheduled job is due, None when none is known.
+
+        Not more than `poll` while old jobs are being deleted, a batch a pass.
+        """
+        waits = [] if self._due_at is None else [max(0.0, self._due_at - monotonic())]
+        if self._pruning is not None and self._pruning.busy:
+            waits.append(self._poll)
+        return min(waits, default=None)
 
     def turn(self) -> Turn:
         """Do one pass over the queues."""
@@ -153,7 +162,10 @@ class Driver:
         return started
 
     def _look_after(self) -> None:
-        """Promote and reap, at most once in `poll` seconds or when a job is known to be due."""
+        """Promote and reap, at most once in `poll` seconds or when a job is known to be due.
+
+        A started worker also deletes old jobs, a batch at a time.
+        """
         now = monotonic()
         if now < self._upkeep_at and (self._due_at is None or now < self._due_at):
             return
@@ -161,3 +173,5 @@ class Driver:
         ahead = self._store.promote()
         self._due_at = None if ahead is None else monotonic() + ahead
         self._settling.reaped(self._store.reap())
+        if self._pruning is not None:
+            self._pruning.step()

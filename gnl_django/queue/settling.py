@@ -78,7 +78,14 @@ class Settling:
             self._leave(execution, *counters_of(execution, answer.state))
             if answer.state in FINAL:
                 row = execution.row
-                announce(row.id, row.kind, row.org, answer.state, using=self._using)
+                announce(
+                    row.id,
+                    row.kind,
+                    row.org,
+                    answer.state,
+                    using=self._using,
+                    error=execution.error,
+                )
             if answer.state != "canceled" and _failed(execution):
                 failed.append(execution)
         if failed and self._on_error is not None:

@@ -118,7 +118,7 @@ class Worker:
         )
         self._outbox = Outbox(self._loop.wake)
         self._driver = self._make_driver(
-            self._outbox, self._hand_over, prepare=conf.settings().PREPARE
+            self._outbox, self._hand_over, prepare=conf.settings().PREPARE, pruning=True
         )
         self._listener = Listener(options.using, JOBS, self._heard)
         self._called = False
@@ -176,7 +176,7 @@ class Worker:
         inline = connections[self.options.using].in_atomic_block
         outbox = Outbox(lambda: None)
         hand_over = self._run_inline if inline else self._hand_over
-        driver = self._make_driver(outbox, hand_over, prepare=False)
+        driver = self._make_driver(outbox, hand_over)
         with nullcontext() if inline else self._heart():
             turn = driver.turn()
             self._ledger.ticked(clock.wall())
@@ -282,11 +282,16 @@ class Worker:
             execution.outbox.put(execution)
 
     def _time_limit(self, execution: Execution) -> None:
-        hold = execution.kind.max_hold
+        hold = execution.kind.hold_of(execution.row)
         self._heartbeat.time_limit(execution.lease, self.options.max_hold if hold is None else hold)
 
     def _make_driver(
-        self, outbox: Outbox, hand_over: Callable[[list[Execution]], None], *, prepare: bool
+        self,
+        outbox: Outbox,
+        hand_over: Callable[[list[Execution]], None],
+        *,
+        prepare: bool = False,
+        pruning: bool = False,
     ) -> Driver:
         return Driver(
             store_for(self.options.using, prepare=prepare),
@@ -304,6 +309,7 @@ class Worker:
             hand_over,
             queues=self.options.queues,
             poll=self.options.poll,
+            pruning=pruning,
         )
 
     @contextmanager

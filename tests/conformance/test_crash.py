@@ -158,10 +158,10 @@ TABLE: dict[str, Crash] = {
     "cancel.committed": Crash(
         ("canceled", 0, [(1, "canceled")]), ("canceled", 0, [(1, "canceled")]), "cancel", SHORT
     ),
-    "release.begin": Crash(HELD, TWICE, "ignore", AT_ONCE),
-    "release.updated": Crash(HELD, TWICE, "ignore", AT_ONCE),
+    "release.begin": Crash(HELD, TWICE, "wait", AT_ONCE),
+    "release.updated": Crash(HELD, TWICE, "wait", AT_ONCE),
     "release.committed": Crash(
-        ("ready", 0, [(1, "released")]), ("succeeded", 1, [(1, "released")]), "ignore", AT_ONCE
+        ("ready", 0, [(1, "released")]), ("succeeded", 1, [(1, "released")]), "wait", AT_ONCE
     ),
     "reap.selected": Crash(HELD, TWICE, before="expired"),
     "reap.updated": Crash(HELD, TWICE, before="expired"),
@@ -171,6 +171,7 @@ TABLE: dict[str, Crash] = {
 #: Points that no worker passes; each has a test below.
 CALLERS_POINTS = {
     "enqueue.begin", "enqueue.inserted", "enqueue.committed", "enqueue_many.chunk", "bulk.chunk",
+    "prune.selected", "prune.deleted",
 }  # fmt: skip
 
 
@@ -213,7 +214,7 @@ def test_a_worker_killed_at_a_fail_point_leaves_what_the_crash_table_says(
         codes[point], output = nursery.worker(
             [*WORKER[1:], "--queues", queue_of(point), *crash.options],
             failpoints=f"{point}=kill",
-            term_at=f"act {jobs[point]} attempt 1 starts" if crash.do == "ignore" else "",
+            term_at=f"act {jobs[point]} attempt 1 starts" if crash.options == AT_ONCE else "",
         )
         assert codes[point] == -signal.SIGKILL, (point, output)
         after[point] = look(jobs[point])
@@ -291,6 +292,20 @@ def test_an_operator_killed_in_a_bulk_retry_has_revived_whole_chunks(spawn: Spaw
     assert Job.objects.filter(state="ready", revivals=1).count() == 1_500
 
 
+@pytest.mark.row("queue", "C120")
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("point", ["prune.selected", "prune.deleted"])
+def test_a_prune_that_is_killed_has_deleted_whole_batches_and_is_begun_again(
+    spawn: Spawner, point: str
+) -> None:
+    s.fill(1_500, "dead", kind="tests.quick", ahead=f"-{100 * 86_400} - n")
+    child = spawn(["gnl_prune"], failpoints={point: "kill@2"})
+    assert child.wait() == -signal.SIGKILL, child.output()
+    assert Job.objects.count() == 500
+    assert spawn(["gnl_prune"]).wait() == 0
+    assert not Job.objects.exists()
+
+
 # stopped, not killed
 
 
@@ -301,7 +316,8 @@ def test_a_worker_stopped_past_its_lease_writes_nothing_when_it_goes_on(
     spawn: Spawner, point: str
 ) -> None:
     job_id = enqueue(ACT, {"do": "end"})
-    zombie = spawn([*WORKER, "--ttl", "1"], failpoints={point: "stop@1"})
+    # Its lease is long, so that no renewal is stopped half way: on SQLite that would hold the file.
+    zombie = spawn(WORKER, failpoints={point: "stop@1"})
     zombie.wait_stopped()
     assert look(job_id) == HELD
     finish("default")

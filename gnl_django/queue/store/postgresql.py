@@ -120,7 +120,9 @@ class PostgresStore(Store):
 
     def find_keys(self, dedups: Sequence[str]) -> dict[str, int]:
         """One look-up through the unique index."""
-        return dict(self._rows(sql.FIND_KEYS, {"dedups": array(dedups)}))
+        found: dict[str, int] = dict(self._rows(sql.FIND_KEYS, {"dedups": array(dedups)}))
+        self.found.update(found.values())
+        return found
 
     def lock_lane(self, queue: str, org: str) -> None:
         """Take the lane's advisory lock until the transaction ends."""
@@ -233,6 +235,10 @@ class PostgresStore(Store):
         return Canceled(*rows[0]) if rows else None
 
     # how statements are sent
+
+    def read(self, text: str, params: dict[str, Any]) -> list[Any]:
+        """Run one read; outside a caller's transaction under the planner switches."""
+        return self._batch([(text, params)])[0]
 
     def _rows(self, text: str, params: dict[str, Any]) -> list[Any]:
         with self.execute(text, params) as cursor:

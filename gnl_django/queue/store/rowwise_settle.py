@@ -34,8 +34,6 @@ class RowwiseSettling(Store):
     """Settle and renew by rows; the vendor fills in its words."""
 
     VENDOR = ""
-    #: Hint of the index to read by, where the vendor wants one.
-    BY_KEY = ""
     #: `{now}` plus a parameter made by `duration`.
     AFTER = ""
     #: Seconds from now until run_at.
