@@ -29,7 +29,7 @@ def give_back(
     store: Store,
     *,
     notice: float,
-    write: bool,
+    write: bool = True,
 ) -> None:
     """Revoke what runs, wait `notice` seconds for handlers to see it, release the jobs.
 

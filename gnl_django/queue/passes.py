@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import monotonic
 
-from gnl_django.core.db import Fault, fault_of
 from gnl_django.core.heartbeat import Heartbeat
 from gnl_django.core.leases import Lease
 from gnl_django.queue.execution import Execution, Outbox
@@ -138,9 +137,8 @@ class Driver:
             sent_at = monotonic()
             taken = self._rings.claim(self._store, queue, room, outcomes=outcomes, sent=sent)
             started = self._executions(taken, sent_at)
-        except Exception as error:
-            if fault_of(error) is Fault.CONNECTION:
-                self._unknown += sent[-1:]
+        except Exception:
+            self._unknown += sent[-1:]
             raise
         finally:
             self._ledger.taken(room, len(started))

@@ -71,7 +71,7 @@ class End:
     code: int
 
 
-def serve(worker: Worker, *, grace: float, until_idle: bool, exit_when_stuck: bool) -> End:
+def serve(worker: Worker, *, grace: float, until_idle: bool, exit_when_stuck: bool = False) -> End:
     """Run `worker` until a signal comes.
 
     grace: seconds that handlers get then. until_idle: also end when nothing is left to do.

@@ -12,6 +12,7 @@ from django.db.migrations.recorder import MigrationRecorder
 
 from gnl_django import JobContext, enqueue
 from gnl_django.queue import serving
+from gnl_django.queue.serving import End
 from tests.conformance import support_claim as s
 from tests.conformance.conftest import Declare
 
@@ -107,7 +108,7 @@ def test_a_signal_ends_the_service_after_the_handlers(declare: Declare) -> None:
     job = enqueue(s.KIND)
     with s.employed() as worker:
         term_soon(0.3)
-        assert serving.serve(worker, grace=10, until_idle=False) is True
+        assert serving.serve(worker, grace=10, until_idle=False) == End(clean=True, code=0)
     assert s.states() == {job: "succeeded"}
 
 
@@ -121,7 +122,7 @@ def test_a_handler_that_outlasts_the_grace_is_given_back(declare: Declare) -> No
     declare(s.KIND, work)
     job = enqueue(s.KIND)
     with s.employed() as worker:
-        assert serving.serve(worker, grace=0.1, until_idle=False) is False
+        assert serving.serve(worker, grace=0.1, until_idle=False) == End(clean=False, code=0)
     assert s.states() == {job: "ready"}
 
 
@@ -131,7 +132,7 @@ def test_until_idle_ends_when_nothing_is_ready_and_nothing_runs(declare: Declare
     jobs = s.add([None] * 30)
     later = enqueue(s.KIND, delay=3_600)
     with s.employed(concurrency=2) as worker:
-        assert serving.serve(worker, grace=10, until_idle=True) is True
+        assert serving.serve(worker, grace=10, until_idle=True) == End(clean=True, code=0)
     assert s.states() == {**dict.fromkeys(jobs, "succeeded"), later: "scheduled"}
 
 
@@ -145,6 +146,6 @@ def test_a_signal_ends_until_idle_too(declare: Declare) -> None:
     declare(s.KIND, work)
     first = enqueue(s.KIND)
     with s.employed(concurrency=1) as worker:
-        assert serving.serve(worker, grace=10, until_idle=True) is True
+        assert serving.serve(worker, grace=10, until_idle=True) == End(clean=True, code=0)
     assert s.states()[first] == "succeeded"
     assert "ready" in s.states().values()
