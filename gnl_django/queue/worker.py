@@ -20,11 +20,12 @@ from gnl_django.core.aio import LoopThread
 from gnl_django.core.backoff import Growing
 from gnl_django.core.db import Fault, fault_of, reconnect
 from gnl_django.core.heartbeat import Heartbeat
-from gnl_django.core.listener import JOBS, Listener
+from gnl_django.core.listener import Listener
 from gnl_django.core.loop import RECOVERING, PollLoop
 from gnl_django.core.pool import Pool
 from gnl_django.core.registry import autodiscover
 from gnl_django.queue import execution as executions
+from gnl_django.queue import waking
 from gnl_django.queue.ending import give_back
 from gnl_django.queue.execution import Execution, Outbox
 from gnl_django.queue.metrics import Ledger, WorkerMetrics
@@ -120,7 +121,7 @@ class Worker:
         self._driver = self._make_driver(
             self._outbox, self._hand_over, prepare=conf.settings().PREPARE, pruning=True
         )
-        self._listener = Listener(options.using, JOBS, self._heard)
+        self._listener = Listener(options.using, waking.CHANNEL, self._heard)
         self._called = False
         self._at_rest = False
         self._stopped = False
@@ -131,8 +132,8 @@ class Worker:
         """Start the control thread; the first pass is immediate. Does nothing when it runs."""
         if self._loop.running or self._stopped:
             return
-        wakeup.subscribe("jobs", self.options.queues, self._wake)
-        wakeup.subscribe("jobs for later", self.options.queues, self._look_again)
+        wakeup.subscribe(waking.READY, self.options.queues, self._wake)
+        wakeup.subscribe(waking.LATER, self.options.queues, self._look_again)
         self._listener.start()
         self._beat_on()
         self._loop.start()
