@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gnl_django.queue.metrics import WorkerMetrics
     from gnl_django.queue.operator import BulkResult, cancel_job, retry_job, retry_jobs
     from gnl_django.queue.options import NewJob
+    from gnl_django.queue.pauses import pause_queue, resume_queue
     from gnl_django.queue.worker import Worker
 
 _HOMES = {
@@ -43,6 +44,8 @@ _HOMES = {
     "enqueue": "gnl_django.queue.api",
     "enqueue_many": "gnl_django.queue.api",
     "job": "gnl_django.queue.kinds",
+    "pause_queue": "gnl_django.queue.pauses",
+    "resume_queue": "gnl_django.queue.pauses",
     "retry_job": "gnl_django.queue.operator",
     "retry_jobs": "gnl_django.queue.operator",
 }
@@ -64,6 +67,8 @@ __all__ = [
     "enqueue",
     "enqueue_many",
     "job",
+    "pause_queue",
+    "resume_queue",
     "retry_job",
     "retry_jobs",
 ]

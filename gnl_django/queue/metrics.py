@@ -104,6 +104,11 @@ class Ledger:
         """Slots that neither run nor are reserved."""
         return self._capacity - self._active - self._claiming
 
+    @property
+    def closed(self) -> bool:
+        """Whether `reserve` would give no room."""
+        return self.draining or self.free <= 0
+
     def wait_idle(self, timeout: float | None) -> bool:
         """Wait until nothing is claimed, runs or waits to be settled; return whether it is so."""
         with self._changed:

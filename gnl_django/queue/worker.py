@@ -22,6 +22,7 @@ from gnl_django.core.loop import RECOVERING, PollLoop
 from gnl_django.core.pool import Pool
 from gnl_django.core.registry import autodiscover
 from gnl_django.queue import execution as executions
+from gnl_django.queue import pauses
 from gnl_django.queue.ending import give_back
 from gnl_django.queue.execution import Execution, Outbox
 from gnl_django.queue.metrics import Ledger, WorkerMetrics
@@ -92,6 +93,7 @@ class Worker:
         self._rings = Rings(
             options.kinds, ttl=options.ttl, worker=options.name, max_attempts=options.max_attempts
         )
+        self._pauses = pauses.PauseMap(options.using)
         self._pool: Pool[Execution] = Pool(options.concurrency, self._run, name="gnl-slot")
         renewing = store_for(options.using)
         self._heartbeat = Heartbeat(
@@ -115,6 +117,7 @@ class Worker:
             self._outbox, self._pool.submit, prepare=conf.settings().PREPARE
         )
         self._called = False
+        self._enlisted = False
         self._at_rest = False
         self._stopped = False
 
@@ -125,6 +128,7 @@ class Worker:
         if self._loop.running or self._stopped:
             return
         wakeup.subscribe("jobs", self.options.queues, self._wake)
+        wakeup.subscribe(pauses.CHANNEL, [pauses.NEWS], self._pauses_changed)
         self._beat_on()
         self._loop.start()
 
@@ -194,6 +198,9 @@ class Worker:
     # the control thread
 
     def _step(self) -> float:
+        if not self._enlisted:
+            pauses.enlist(self.options.using, self.options.queues)
+            self._enlisted = True
         called, self._called = self._called, False
         if called:
             self._idle.reset()
@@ -228,6 +235,10 @@ class Worker:
         self._called = True
         self._loop.wake()
 
+    def _pauses_changed(self) -> None:
+        self._pauses.expire()
+        self._wake()
+
     def _pass_failed(self, error: Exception) -> None:
         if self._on_error is not None:
             self._on_error(error, None)
@@ -255,6 +266,7 @@ class Worker:
         return Driver(
             store_for(self.options.using, prepare=prepare),
             self._rings,
+            self._pauses,
             self._ledger,
             self._heartbeat,
             Settling(
@@ -297,6 +309,7 @@ class Worker:
         self._loop.wake()
         ended = self._ledger.wait_idle(timeout)
         wakeup.unsubscribe(self._wake)
+        wakeup.unsubscribe(self._pauses_changed)
         if self._loop.running:
             self._loop.stop(LOOP_PATIENCE)
             self._beat_off()

@@ -238,6 +238,25 @@ def test_a_claim_reads_only_what_it_takes(explained: None, n: int, where: str) -
     assert taken == [n]
 
 
+@pytest.mark.row("studio", "C20")
+@pytest.mark.parametrize("n", [1, 10])
+@pytest.mark.parametrize("where", ["start", "end"])
+def test_a_claim_hops_over_paused_lanes_and_reads_none_of_their_jobs(
+    explained: None, n: int, where: str
+) -> None:
+    paused = ("lane-0", "lane-1", "lane-nobody")
+    cursor = "" if where == "start" else "zzz"
+    request = s.request(n, cursor=cursor, at_cursor=where == "start", paused=paused)
+    seen: list[str] = []
+
+    def claim() -> None:
+        seen.extend(row.org for row in s.store().claim(request).rows)
+
+    # Two more hops than without pauses, though one of the lanes may hold 50,000 jobs.
+    check(claim, "gnl_job_ready", most=6 * n + 10 + 2 * len(paused), temporary=1)
+    assert not set(seen) & set(paused)
+
+
 @pytest.mark.parametrize("n", [1, 10])
 def test_a_claim_of_an_empty_queue_reads_nothing(explained: None, n: int) -> None:
     check(
