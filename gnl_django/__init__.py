@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from gnl_django.core.fleet import drain_worker, resume_worker
     from gnl_django.errors import (
         ExecutionRevoked,
         GnlError,
@@ -41,11 +42,13 @@ _HOMES = {
     "Worker": "gnl_django.queue.worker",
     "WorkerMetrics": "gnl_django.queue.metrics",
     "cancel_job": "gnl_django.queue.operator",
+    "drain_worker": "gnl_django.core.fleet",
     "enqueue": "gnl_django.queue.api",
     "enqueue_many": "gnl_django.queue.api",
     "job": "gnl_django.queue.kinds",
     "pause_queue": "gnl_django.queue.pauses",
     "resume_queue": "gnl_django.queue.pauses",
+    "resume_worker": "gnl_django.core.fleet",
     "retry_job": "gnl_django.queue.operator",
     "retry_jobs": "gnl_django.queue.operator",
 }
@@ -64,11 +67,13 @@ __all__ = [
     "Worker",
     "WorkerMetrics",
     "cancel_job",
+    "drain_worker",
     "enqueue",
     "enqueue_many",
     "job",
     "pause_queue",
     "resume_queue",
+    "resume_worker",
     "retry_job",
     "retry_jobs",
 ]

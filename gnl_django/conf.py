@@ -6,11 +6,15 @@ or a value of the wrong form is refused when the settings are read, so a typo ne
 
 from dataclasses import dataclass, fields
 from functools import cache
+from math import inf
 from typing import Any
 
 from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
+
+#: Least and most seconds of the keys whose default happens to be a whole number.
+_SECONDS = {"TTL": (0, inf), "HEARTBEAT": (1, 30)}
 
 DEFAULT_REDACT_KEYS = (
     r"password|passwd|secret|token|authorization|cookie|api[_-]?key|access[_-]?key"
@@ -40,6 +44,10 @@ class Settings:
     CONCURRENCY: int = 10
     #: Seconds a pass waits for running handlers so that their outcomes share a transaction (R10).
     LINGER: float = 0.001
+    #: Seconds (1 .. 30) between two heartbeats of a process's row, where commands are read too.
+    HEARTBEAT: float = 5
+    #: What runs here, shown beside each worker: a version or commit of yours, up to 64 characters.
+    RELEASE: str = ""
     #: Prepared statements on a worker's control connection (PostgreSQL); turns itself off
     #: behind a pooler that cannot keep them (R51).
     PREPARE: bool = True
@@ -70,10 +78,12 @@ def _check(name: str, value: Any, default: Any) -> None:
         good = isinstance(value, str) or (value is None and default is None)
     elif isinstance(default, bool):
         good = isinstance(value, bool)
-    elif isinstance(default, int) and name != "TTL":
+    elif isinstance(default, int) and name not in _SECONDS:
         good = isinstance(value, int) and not isinstance(value, bool) and value > 0
     else:
-        good = isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0
+        least, most = _SECONDS.get(name, (0, inf))
+        good = isinstance(value, (int, float)) and not isinstance(value, bool)
+        good = good and least <= value <= most
     if not good:
         raise ImproperlyConfigured(f"GNL[{name!r}] = {value!r} is not of the form of {default!r}")
 

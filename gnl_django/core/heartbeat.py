@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Sequence
 from enum import Enum
 from time import monotonic
+from typing import Protocol
 
 from gnl_django.core.db import reconnect
 from gnl_django.core.leases import FAILURES_TO_LOSE, RENEWALS_PER_TTL, Lease, margin
@@ -28,14 +29,29 @@ class Verdict(Enum):
 Renew = Callable[[Sequence[Lease]], Sequence[tuple[Lease, Verdict]]]
 
 
+class Pulse(Protocol):
+    """What else the thread does at times: `core.presence` writes the process's row."""
+
+    due_at: float
+
+    def beat(self) -> None:
+        """Do it; called when the monotonic clock has reached `due_at`. Raises nothing."""
+
+    def end(self) -> None:
+        """Do it a last time: the thread ends."""
+
+
 class Heartbeat:
     """Renews what is held every third of `ttl` seconds (queue.md R25, R26)."""
 
-    def __init__(self, renew: Renew, *, ttl: float, using: str, name: str) -> None:
+    def __init__(
+        self, renew: Renew, *, ttl: float, using: str, name: str, pulse: Pulse | None = None
+    ) -> None:
         self._renew = renew
         self._ttl = ttl
         self._using = using
         self._name = name
+        self._pulse = pulse
         self._held: dict[tuple[int, str], Lease] = {}
         self._lock = threading.Lock()
         self._poke = threading.Event()
@@ -67,7 +83,8 @@ class Heartbeat:
             self._poke.set()
 
     def start(self) -> None:
-        """Start the thread, if it does not run."""
+        """Start the thread, if it does not run; else let it look at its clocks."""
+        self._poke.set()
         if self._thread is None:
             self._stopping = False
             self._next_beat = monotonic() + self._ttl / RENEWALS_PER_TTL
@@ -89,14 +106,20 @@ class Heartbeat:
                 self._look_at_clocks()
                 if monotonic() >= self._next_beat:
                     self.beat()
+                if self._pulse is not None and monotonic() >= self._pulse.due_at:
+                    self._pulse.beat()  # after the renewals: they are in a hurry
                 self._next_look = self._earliest()
                 self._poke.wait(max(0.0, self._next_look - monotonic()))
             except Exception:
                 logger.exception("Heartbeat of %s failed and goes on", self._name)
+        if self._pulse is not None:
+            self._pulse.end()
         reconnect(self._using)
 
     def _earliest(self) -> float:
         moments = [self._next_beat]
+        if self._pulse is not None:
+            moments.append(self._pulse.due_at)
         for lease in self.held():
             moments.append(lease.gives_up_at(self._ttl))
             if lease.hold_until is not None and not lease.signal.revoked:

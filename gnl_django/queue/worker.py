@@ -20,6 +20,7 @@ from gnl_django.core.db import Fault, fault_of, reconnect
 from gnl_django.core.heartbeat import Heartbeat
 from gnl_django.core.loop import RECOVERING, PollLoop
 from gnl_django.core.pool import Pool
+from gnl_django.core.presence import Presence
 from gnl_django.core.registry import autodiscover
 from gnl_django.queue import execution as executions
 from gnl_django.queue import pauses
@@ -27,6 +28,7 @@ from gnl_django.queue.ending import give_back
 from gnl_django.queue.execution import Execution, Outbox
 from gnl_django.queue.metrics import Ledger, WorkerMetrics
 from gnl_django.queue.passes import Driver
+from gnl_django.queue.report import Report
 from gnl_django.queue.rings import Rings
 from gnl_django.queue.settling import OnError, Roster, Settling
 from gnl_django.queue.store import store_for
@@ -95,12 +97,23 @@ class Worker:
         )
         self._pauses = pauses.PauseMap(options.using)
         self._pool: Pool[Execution] = Pool(options.concurrency, self._run, name="gnl-slot")
+        self._report = Report(options, self._ledger, self._roster)
+        self._presence = Presence(
+            "worker",
+            options.name,
+            options.queues,
+            self._report,
+            self._obey,
+            using=options.using,
+            beside=self._keep_pauses,
+        )
         renewing = store_for(options.using)
         self._heartbeat = Heartbeat(
             lambda held: renewing.renew(held, options.ttl),
             ttl=options.ttl,
             using=options.using,
             name="gnl-heartbeat",
+            pulse=self._presence,
         )
         self._beats = threading.Lock()
         self._beating = 0
@@ -129,6 +142,7 @@ class Worker:
             return
         wakeup.subscribe("jobs", self.options.queues, self._wake)
         wakeup.subscribe(pauses.CHANNEL, [pauses.NEWS], self._pauses_changed)
+        self._presence.begin()
         self._beat_on()
         self._loop.start()
 
@@ -239,7 +253,16 @@ class Worker:
         self._pauses.expire()
         self._wake()
 
+    def _keep_pauses(self) -> None:
+        # An idle worker reads them with its passes alone: at most once a poll (R50).
+        if self._ledger.active:
+            self._pauses.refresh()
+
+    def _obey(self, command: str) -> None:
+        {"drain": self.drain, "resume": self.resume}[command]()
+
     def _pass_failed(self, error: Exception) -> None:
+        self._report.pass_failed(error)
         if self._on_error is not None:
             self._on_error(error, None)
 
