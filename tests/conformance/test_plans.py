@@ -16,6 +16,7 @@ from django.db import connection, transaction
 from gnl_django.core import leases
 from gnl_django.core.leases import Lease
 from gnl_django.queue.models import Job
+from gnl_django.queue.store.backlog import backlog
 from gnl_django.queue.store.postgresql_sql import PLANNER
 from tests.conformance import support_claim as s
 from tests.support import vendor
@@ -335,6 +336,26 @@ def test_the_first_lane_of_a_worker_is_found_inside_the_ready_index(explained: N
         assert "Using index" in mysql_plan(statement)[0]["Extra"]
     else:
         assert "INDEX gnl_job_ready (queue=?)" in sqlite_plan(statement)[0]
+
+
+@pytest.mark.parametrize("most", [100, 100_000])
+def test_the_backlog_is_counted_inside_the_ready_index(explained: None, most: int) -> None:
+    (statement,) = statements_of(lambda: backlog("default", most=most))
+    if vendor() == "postgresql":
+        with connection.cursor() as cursor:
+            cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement[0]}", statement[1])
+            plan = cursor.fetchone()[0][0]["Plan"]
+        (read,) = reads(plan)
+        assert (read["Node Type"], read["Index Name"]) == ("Index Only Scan", "gnl_job_ready")
+        assert rows_read(read) == min(most, ROWS)
+    elif vendor() == "mysql":
+        (row,) = [row for row in mysql_plan(statement) if row["table"] == TABLE]
+        assert (row["key"], row["type"]) == ("gnl_job_ready", "ref")
+        assert "Using index" in row["Extra"]
+        assert "filesort" not in row["Extra"]
+    else:
+        lines = [line for line in sqlite_plan(statement) if TABLE in line]
+        assert lines == [f"SCAN {TABLE} USING INDEX gnl_job_ready"]
 
 
 def assert_index_condition(statement: Statement, index: str, column: str) -> None:
