@@ -172,6 +172,14 @@ class Worker:
         """Return a snapshot of the worker's numbers."""
         return self._ledger.snapshot()
 
+    def limit(self, jobs: int) -> None:
+        """Claim no more than `jobs` in all; the worker then stays idle."""
+        self._ledger.most_runs = jobs
+
+    def holding(self) -> int:
+        """Return how many jobs are claimed and not settled."""
+        return self._ledger.open
+
     def idle(self) -> bool:
         """Return whether the last pass found nothing to run and nothing is open."""
         return self._at_rest and self._ledger.wait_idle(0)
