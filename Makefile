@@ -36,8 +36,13 @@ $(STAMP): setup.cfg pyproject.toml
 test: $(STAMP) ## the whole suite on SQLite, PostgreSQL and MariaDB (JOBS=3: side by side; ARGS=...)
 	$(RUN) -m tests.run --jobs $(JOBS) $(ARGS)
 
-chaos: $(STAMP) ## the long fault runs on every database
-	$(RUN) -m tests.run --marks chaos $(ARGS)
+# Seconds of the storm of kills and times of each other fault, for each database.
+SECONDS ?= 180
+ROUNDS ?= 3
+
+chaos: $(STAMP) ## the long fault runs on every database, with counts (SECONDS=180, ROUNDS=3)
+	GNL_CHAOS_SECONDS=$(SECONDS) GNL_CHAOS_ROUNDS=$(ROUNDS) \
+		$(RUN) -m tests.run --jobs $(JOBS) --marks "" tests/chaos tests/model $(ARGS)
 
 coverage: $(STAMP) ## branch coverage over the runs on all databases
 	$(RUN) -m coverage erase

@@ -1,5 +1,6 @@
 """The app; nothing connects, starts a thread or imports users' code here (R47)."""
 
+import django
 from django.apps import AppConfig
 
 
@@ -11,5 +12,11 @@ class GnlDjangoConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Register the system checks."""
+        """Register the system checks, and where handlers are looked for beside `background`."""
         from gnl_django import checks  # noqa: F401
+        from gnl_django.core import registry
+
+        if django.VERSION >= (6, 0):
+            from gnl_django.queue.tasks.discovery import discover
+
+            registry.add_discoverer(discover)

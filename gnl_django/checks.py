@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import django
 from django.apps import AppConfig
 from django.conf import settings as django_settings
 from django.core import checks
@@ -95,6 +96,24 @@ def check_versions(databases: Sequence[str] | None = None, **kwargs: Any) -> lis
         return []
     message = f"Database {alias!r}: gnl_django needs {oldest} or newer."
     return [checks.Error(message, id="gnl_django.E004")]
+
+
+@register()
+def check_tasks(
+    app_configs: Sequence[AppConfig] | None = None, **kwargs: Any
+) -> Iterable[CheckMessage]:
+    """Say that TASKS is not looked at by a Django without django.tasks (R59)."""
+    if django.VERSION >= (6, 0):
+        return []  # there the backend checks itself
+    named: dict[str, dict[str, Any]] = getattr(django_settings, "TASKS", {})
+    return [
+        checks.Error(
+            f"TASKS[{alias!r}] names GnlBackend, which needs Django 6.0 or newer.",
+            id="gnl_django.E023",
+        )
+        for alias, entry in named.items()
+        if entry.get("BACKEND") == "gnl_django.tasks.GnlBackend"
+    ]
 
 
 @register(Tags.security, deploy=True)

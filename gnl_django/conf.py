@@ -5,6 +5,7 @@ or a value of the wrong form is refused when the settings are read, so a typo ne
 """
 
 from dataclasses import dataclass, fields
+from datetime import timedelta
 from functools import cache
 from math import inf
 from typing import Any
@@ -20,6 +21,10 @@ DEFAULT_REDACT_KEYS = (
     r"password|passwd|secret|token|authorization|cookie|api[_-]?key|access[_-]?key"
     r"|private[_-]?key|credential|session"
 )
+
+
+#: Seconds; a longer time would reach beyond the calendar (None = for ever).
+LONGEST_KEEP = 1_000 * 365 * 86_400
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,8 @@ class Settings:
     MAX_POLL: float = 6.4
     #: Handlers that run at the same time in one worker.
     CONCURRENCY: int = 10
+    #: LISTEN and NOTIFY between processes (PostgreSQL); None = on where it exists.
+    NOTIFY: bool | None = None
     #: Seconds a pass waits for running handlers so that their outcomes share a transaction (R10).
     LINGER: float = 0.001
     #: Seconds (1 .. 30) between two heartbeats of a process's row, where commands are read too.
@@ -51,6 +58,15 @@ class Settings:
     #: Prepared statements on a worker's control connection (PostgreSQL); turns itself off
     #: behind a pooler that cannot keep them (R51).
     PREPARE: bool = True
+    #: How long a job is kept after it has succeeded: timedelta or seconds, None = for ever ..
+    KEEP_SUCCEEDED: timedelta | float | None = timedelta(days=7)
+    #: .. was canceled ..
+    KEEP_CANCELED: timedelta | float | None = timedelta(days=7)
+    #: .. has died.
+    KEEP_DEAD: timedelta | float | None = timedelta(days=90)
+    #: Seconds that a ready job may wait before `gnl_status` calls its queue late; a queue's own
+    #: `alert_age` wins.
+    STUDIO_ALERT_AGE: int = 300
     #: Arms fail points, together with the environment variable GNL_FAILPOINTS. Tests only.
     FAILPOINTS: bool = False
     #: Object keys whose values the admin hides: a case-insensitive pattern searched in keys.
@@ -74,18 +90,26 @@ def settings() -> Settings:
 
 
 def _check(name: str, value: Any, default: Any) -> None:
-    if default is None or isinstance(default, str):
+    if name == "NOTIFY":
+        good = value is None or isinstance(value, bool)
+    elif default is None or isinstance(default, str):
         good = isinstance(value, str) or (value is None and default is None)
+    elif isinstance(default, timedelta):
+        span = value.total_seconds() if isinstance(value, timedelta) else value
+        good = value is None or (_is_number(span) and 0 <= span <= LONGEST_KEEP)
     elif isinstance(default, bool):
         good = isinstance(value, bool)
     elif isinstance(default, int) and name not in _SECONDS:
         good = isinstance(value, int) and not isinstance(value, bool) and value > 0
     else:
         least, most = _SECONDS.get(name, (0, inf))
-        good = isinstance(value, (int, float)) and not isinstance(value, bool)
-        good = good and least <= value <= most
+        good = _is_number(value) and least <= value <= most
     if not good:
         raise ImproperlyConfigured(f"GNL[{name!r}] = {value!r} is not of the form of {default!r}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _forget(*, setting: str, **_: Any) -> None:

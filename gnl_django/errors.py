@@ -61,6 +61,10 @@ class PermanentFailure(GnlError):
     """Raise it from a handler when trying again is senseless: the job is dead at once (R35)."""
 
 
+class InvalidResult(PermanentFailure):
+    """A task returned what is not JSON, or more of it than is stored (queue.md R58)."""
+
+
 class ExecutionRevoked(GnlError):
     """The handler has lost the right to go on (queue.md 3.7).
 

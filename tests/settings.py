@@ -6,6 +6,8 @@ the environment tells the two apart.
 
 import os
 
+import django
+
 from testproject.settings import *  # noqa: F403
 from testproject.settings import DATABASES
 from testproject.settings import INSTALLED_APPS as PROJECT_APPS
@@ -18,6 +20,15 @@ if "GNL_TEST_DATABASE" in os.environ:
 if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
     # Nobody pulls the plug on a test run. Processes and threads still see what is committed.
     DATABASES["default"]["OPTIONS"]["init_command"] += "PRAGMA synchronous=OFF;"
+
+if django.VERSION >= (6, 0):
+    OURS = "gnl_django.tasks.GnlBackend"
+    TASKS = {
+        "default": {"BACKEND": OURS, "QUEUES": ["default", "low"]},
+        "any": {"BACKEND": OURS, "QUEUES": [], "OPTIONS": {"using": "default"}},
+        "dummy": {"BACKEND": "django.tasks.backends.dummy.DummyBackend"},
+        "missing": {"BACKEND": "does.not.Exist"},
+    }
 
 # Both switches are needed; the other is the environment variable itself.
 GNL = {"FAILPOINTS": "GNL_FAILPOINTS" in os.environ}

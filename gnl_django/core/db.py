@@ -188,6 +188,18 @@ def now(using: str) -> datetime:
     return moment.replace(tzinfo=UTC)
 
 
+def send_notification(using: str, channel: str, payload: str) -> None:
+    """PostgreSQL: tell the listeners of `channel`, when the caller's transaction commits."""
+    with connections[using].cursor() as cursor:
+        cursor.execute("SELECT pg_notify(%s, %s)", [channel, payload])
+
+
+def listen(connection: BaseDatabaseWrapper, channel: str) -> None:
+    """PostgreSQL: let this session hear `channel`; a connection of its own is meant."""
+    with connection.cursor() as cursor:
+        cursor.execute(f"LISTEN {connection.ops.quote_name(channel)}")
+
+
 def retrying(connection: BaseDatabaseWrapper, work: Callable[[], T]) -> T:
     """Run `work` (one whole transaction) again, at most three times, on a transient error.
 
@@ -215,3 +227,32 @@ def reconnect(using: str) -> None:
             connection.close()
         except Exception:  # noqa: BLE001 - closing what is broken may fail in any way
             connection.connection = None
+
+
+def lossy_settings(using: str) -> list[str]:
+    """Return the settings of alias `using` that let a power cut take commits back, as `a = b`.
+
+    A session may have changed them for itself; this is how connections of ours see them.
+    """
+    ask, safe = {
+        "postgresql": (
+            "SELECT current_setting('fsync'), current_setting('full_page_writes'), "
+            "current_setting('synchronous_commit')",
+            {
+                "fsync": {"on"},
+                "full_page_writes": {"on"},
+                "synchronous_commit": {"on", "local", "remote_write", "remote_apply"},
+            },
+        ),
+        "mysql": (
+            "SELECT @@GLOBAL.innodb_flush_log_at_trx_commit",
+            {"innodb_flush_log_at_trx_commit": {"1"}},
+        ),
+        # NORMAL keeps the file whole, but in WAL mode not the last commits.
+        "sqlite": ("PRAGMA synchronous", {"synchronous": {"2", "3"}}),
+    }[connections[using].vendor]
+    with connections[using].cursor() as cursor:
+        cursor.execute(ask)
+        found = cursor.fetchone()
+    pairs = zip(safe.items(), map(str, found), strict=True)
+    return [f"{name} = {value}" for (name, good), value in pairs if value not in good]

@@ -38,6 +38,7 @@ POINTS = frozenset(
         "cancel": "begin updated committed",
         "release": "begin updated committed",
         "reap": "selected updated committed",
+        "prune": "selected deleted",
         "bulk": "chunk",
     }.items()
     for moment in moments.split()
@@ -136,6 +137,12 @@ def _raise(detail: str) -> None:
     raise import_string(detail)("fail point")
 
 
+def _stop(_: str) -> None:
+    # To this thread, not to the process: only then it stands still before its next instruction.
+    # A signal to the process is taken by the main thread, and meanwhile this one goes on.
+    signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
+
+
 def _wait_for(fifo: str) -> None:
     # Opening a FIFO for reading waits until the test opens it for writing: a rendezvous.
     Path(fifo).read_bytes()
@@ -143,7 +150,7 @@ def _wait_for(fifo: str) -> None:
 
 _ACTIONS: dict[str, Callable[[str], object]] = {
     "kill": lambda _: os.kill(os.getpid(), signal.SIGKILL),
-    "stop": lambda _: os.kill(os.getpid(), signal.SIGSTOP),
+    "stop": _stop,
     "term": lambda _: os.kill(os.getpid(), signal.SIGTERM),
     "raise": _raise,
     "exec_then_raise": _raise,

@@ -103,9 +103,12 @@ def state_of(process: Process, at: datetime) -> State:
     return State.LATE if age <= late_seconds() else State.LOST
 
 
-def living(using: str, *, role: str = "worker") -> list[Process]:
-    """Return the alive and late processes of `role` by name, at most 500; two statements."""
-    since = now(using) - timedelta(seconds=late_seconds())
+def living(using: str, *, role: str = "worker", at: datetime | None = None) -> list[Process]:
+    """Return the alive and late processes of `role` by name, at most 500.
+
+    at: the database's present instant, if it has been read already.
+    """
+    since = (at or now(using)) - timedelta(seconds=late_seconds())
     found = Process.objects.using(using).filter(
         role=role, stopped_at__isnull=True, seen_at__gte=since
     )

@@ -1,20 +1,29 @@
-"""What a floor warns of; every floor's `health.warnings(using)` returns a list of these.
-
-`gnl_status`, the health page and the Overview add them up, so that the three never disagree.
-"""
+"""What is wrong, in words: each floor's `health.py` returns these, `gnl_status` adds them up."""
 
 from dataclasses import dataclass
+
+from gnl_django.core import db
 
 
 @dataclass(frozen=True)
 class HealthWarning:
-    """One thing that is wrong.
+    """One fact that an operator should know.
 
-    code: names the sort, for programs; it never changes. subject: the queue or the like. text: one
-    sentence for people. count: how many rows; the least number when `text` says "at least".
+    `unhealthy`: work is late or stands still, so a monitor should call somebody.
     """
 
     code: str
-    subject: str
     text: str
-    count: int = 0
+    unhealthy: bool = False
+
+
+def warnings(using: str) -> list[HealthWarning]:
+    """Return the database's settings under which it may lose what it has committed (F27)."""
+    return [
+        HealthWarning(
+            "durability",
+            f"Database {using!r}: {setting}. A crash of the machine may lose committed jobs, or "
+            "have finished ones run again.",
+        )
+        for setting in db.lossy_settings(using)
+    ]

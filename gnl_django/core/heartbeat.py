@@ -1,10 +1,12 @@
-"""One thread that keeps every lease of a process alive and tells what was lost.
+"""Keeps every lease of a process alive and tells what was lost.
 
-Started by a worker (later also by consumers and runs). It never runs users' code other than the
-`on_revoke` callbacks, holds a database connection of its own and outlives every error.
+Started by a worker (later also by consumers and runs). One thread renews on a database connection
+of its own, another only watches the clocks: a database that answers nothing more stops the first
+but not the second. Neither runs users' code other than the `on_revoke` callbacks.
 """
 
 import logging
+import math
 import threading
 from collections.abc import Callable, Sequence
 from enum import Enum
@@ -15,6 +17,9 @@ from gnl_django.core.db import reconnect
 from gnl_django.core.leases import FAILURES_TO_LOSE, RENEWALS_PER_TTL, Lease, margin
 
 logger = logging.getLogger(__name__)
+
+#: Seconds for the thread that renews to end; it may be waiting for a database that is silent.
+STOP_PATIENCE = 1.0
 
 
 class Verdict(Enum):
@@ -30,7 +35,7 @@ Renew = Callable[[Sequence[Lease]], Sequence[tuple[Lease, Verdict]]]
 
 
 class Pulse(Protocol):
-    """What else the thread does at times: `core.presence` writes the process's row."""
+    """What else the thread that renews does at times: `core.presence` writes a process's row."""
 
     due_at: float
 
@@ -55,8 +60,8 @@ class Heartbeat:
         self._held: dict[tuple[int, str], Lease] = {}
         self._lock = threading.Lock()
         self._poke = threading.Event()
-        self._stopping = False
-        self._thread: threading.Thread | None = None
+        self._stopping = threading.Event()
+        self._threads: list[threading.Thread] = []
         self._next_beat = 0.0
         self._next_look = 0.0
 
@@ -83,43 +88,59 @@ class Heartbeat:
             self._poke.set()
 
     def start(self) -> None:
-        """Start the thread, if it does not run; else let it look at its clocks."""
-        self._poke.set()
-        if self._thread is None:
-            self._stopping = False
-            self._next_beat = monotonic() + self._ttl / RENEWALS_PER_TTL
-            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-            self._thread.start()
+        """Start the threads, if they do not run."""
+        if self._threads:
+            return
+        self._stopping = threading.Event()  # a thread that has not ended yet keeps its own
+        self._next_beat = monotonic() + self._ttl / RENEWALS_PER_TTL
+        for work, part in ((self._beat_on, "renewal"), (self._watch, "clock")):
+            thread = threading.Thread(
+                target=work, args=[self._stopping], name=f"{self._name}-{part}", daemon=True
+            )
+            self._threads.append(thread)
+            thread.start()
 
     def stop(self) -> None:
-        """End the thread and wait for it."""
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            self._stopping = True
-            self._poke.set()
-            thread.join()
+        """End the threads and wait for them, a moment for one that waits for the database."""
+        threads, self._threads = self._threads, []
+        self._stopping.set()
+        self._poke.set()
+        for thread in threads:
+            thread.join(STOP_PATIENCE)
 
-    def _run(self) -> None:
-        while not self._stopping:
+    def _beat_on(self, stopping: threading.Event) -> None:
+        while not stopping.wait(max(0.0, self._next_act() - monotonic())):
             try:
-                self._poke.clear()
-                self._look_at_clocks()
                 if monotonic() >= self._next_beat:
                     self.beat()
                 if self._pulse is not None and monotonic() >= self._pulse.due_at:
                     self._pulse.beat()  # after the renewals: they are in a hurry
-                self._next_look = self._earliest()
-                self._poke.wait(max(0.0, self._next_look - monotonic()))
             except Exception:
                 logger.exception("Heartbeat of %s failed and goes on", self._name)
         if self._pulse is not None:
             self._pulse.end()
         reconnect(self._using)
 
+    def _next_act(self) -> float:
+        if self._pulse is None:
+            return self._next_beat
+        return min(self._next_beat, self._pulse.due_at)
+
+    def _watch(self, stopping: threading.Event) -> None:
+        while not stopping.is_set():
+            try:
+                self._poke.clear()
+                self._look_at_clocks()
+                self._next_look = math.inf  # a limit that is set from here on wakes us
+                self._next_look = self._earliest()
+                if not stopping.is_set():
+                    self._poke.wait(max(0.0, self._next_look - monotonic()))
+            except Exception:
+                logger.exception("Clock of %s failed and goes on", self._name)
+
     def _earliest(self) -> float:
-        moments = [self._next_beat]
-        if self._pulse is not None:
-            moments.append(self._pulse.due_at)
+        # What is held meanwhile is looked at in time: it lasts longer than this.
+        moments = [monotonic() + self._ttl / RENEWALS_PER_TTL]
         for lease in self.held():
             moments.append(lease.gives_up_at(self._ttl))
             if lease.hold_until is not None and not lease.signal.revoked:

@@ -15,7 +15,7 @@ CURSOR_MAX = 2_000
 
 def encode(scope: str, values: Sequence[str | int | None]) -> str:
     """Return the cursor that continues after `values` in the list named `scope`."""
-    text = json.dumps([scope, *values], separators=(",", ":"))
+    text = json.dumps([scope, *values], separators=(",", ":"), ensure_ascii=False)
     return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
 

@@ -9,6 +9,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from queue import SimpleQueue
 from typing import Generic, TypeVar
 
@@ -54,6 +55,19 @@ class Pool(Generic[W]):
         self._ring(left)
         return left > 0
 
+    def grow(self) -> None:
+        """Allow one thread more: one of them is taken up by a handler that does not end."""
+        with self._lock:
+            self._size += 1
+
+    def shrink(self) -> None:
+        """Allow one thread less; one ends as soon as it is idle."""
+        with self._lock:
+            self._size -= 1
+            surplus = len(self._threads) > self._size
+        if surplus:
+            self._bell.put(False)
+
     def close(self) -> None:
         """Let the threads end once they are idle; `submit` starts new ones."""
         with self._lock:
@@ -87,4 +101,6 @@ class Pool(Generic[W]):
         finally:
             with self._lock:
                 self._idle -= 1
+                with suppress(ValueError):  # close() has forgotten all threads already
+                    self._threads.remove(threading.current_thread())
             connections.close_all()

@@ -77,9 +77,9 @@ class Presence:
 
     def end(self) -> None:
         """Note an orderly end; nothing when the row was never entered."""
-        self.due_at = inf
         if self._id is None:
             return
+        self.due_at = inf
         try:
             for _ in range(LEAVE_TRIES):
                 if fleet.leave(self._using, self._id, self._numbers()):

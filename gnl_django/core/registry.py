@@ -6,12 +6,13 @@ here and never imported (security.md D2).
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from importlib.util import find_spec
+from types import ModuleType
 from typing import Generic, Protocol, TypeVar
 
-from django.apps import apps
+from django.apps import AppConfig, apps
 from django.core.exceptions import ImproperlyConfigured
 
 logger = logging.getLogger(__name__)
@@ -70,24 +71,47 @@ _discovering = threading.RLock()
 _discovered = False
 
 
-def autodiscover() -> bool:
-    """Import `background` of every installed app, once a process; True when this call did it.
+def module_of(app: AppConfig, name: str) -> ModuleType | None:
+    """Import and return the module `name` of an app, None without one.
 
-    A module that fails to import is logged with its traceback; the kinds of the others are served
-    all the same.
+    One that fails to import is logged with its traceback: the others are served all the same. Only
+    ImproperlyConfigured is raised.
     """
+    path = f"{app.name}.{name}"
+    try:
+        return None if find_spec(path) is None else import_module(path)
+    except ImproperlyConfigured:
+        raise
+    except Exception:
+        logger.exception("Handlers of %s cannot be imported", path)
+        return None
+
+
+def import_background(app: AppConfig) -> None:
+    """Import the `background` of an app; its decorators register what it declares."""
+    module_of(app, BACKGROUND_MODULE)
+
+
+_discoverers: list[Callable[[AppConfig], None]] = [import_background]
+
+
+def add_discoverer(discover: Callable[[AppConfig], None]) -> None:
+    """Have `autodiscover` call `discover(app)` for every installed app too.
+
+    For floors above that find handlers elsewhere than in `background`; in AppConfig.ready.
+    """
+    if discover not in _discoverers:
+        _discoverers.append(discover)
+
+
+def autodiscover() -> bool:
+    """Look for handlers in every installed app, once a process; True when this call did it."""
     global _discovered
     with _discovering:
         if _discovered or not apps.ready:
             return False
         _discovered = True
         for app in apps.get_app_configs():
-            name = f"{app.name}.{BACKGROUND_MODULE}"
-            try:
-                if find_spec(name) is not None:
-                    import_module(name)
-            except ImproperlyConfigured:
-                raise
-            except Exception:
-                logger.exception("Handlers of %s cannot be imported", name)
+            for discover in _discoverers:
+                discover(app)
         return True

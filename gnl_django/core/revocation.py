@@ -7,6 +7,7 @@ Set by the heartbeat (lease lost, canceled, timeout) or by the worker's stop, re
 import logging
 import threading
 from collections.abc import Callable
+from time import monotonic
 from typing import Literal
 
 from gnl_django.errors import ExecutionRevoked
@@ -19,13 +20,15 @@ Why = Literal["canceled", "lease-lost", "timeout"]
 class Revocation:
     """One attempt's signal; every method may be called from any thread."""
 
-    __slots__ = ("_callbacks", "_event", "_lock", "_why")
+    __slots__ = ("_callbacks", "_event", "_lock", "_why", "revoked_at")
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._event: threading.Event | None = None  # made by the first who waits
         self._callbacks: list[Callable[[], object]] = []
         self._why: Why | None = None
+        #: Monotonic time of the revocation, for the worker's watch over stuck handlers.
+        self.revoked_at: float | None = None
 
     @property
     def revoked(self) -> bool:
@@ -65,6 +68,7 @@ class Revocation:
             if self._why is not None:
                 return False
             self._why = why
+            self.revoked_at = monotonic()
             callbacks, self._callbacks = self._callbacks, []
             if self._event is not None:
                 self._event.set()

@@ -4,15 +4,16 @@ Called by `Worker.stop` once the control thread has ended, so that nobody else s
 """
 
 import logging
-from threading import Event
+from threading import Event, Thread
 from time import monotonic
 
+from gnl_django.core.db import reconnect
 from gnl_django.core.heartbeat import Heartbeat
 from gnl_django.queue import outcomes
 from gnl_django.queue.finals import announce
 from gnl_django.queue.metrics import Ledger
 from gnl_django.queue.models import FINAL
-from gnl_django.queue.settling import Roster, counters_of
+from gnl_django.queue.settling import Roster, counters_of, say_lost
 from gnl_django.queue.store.base import Store
 
 logger = logging.getLogger(__name__)
@@ -22,13 +23,19 @@ LOCKED_WAIT = 0.1
 
 
 def give_back(
-    roster: Roster, ledger: Ledger, heartbeat: Heartbeat, store: Store, *, notice: float
+    roster: Roster,
+    ledger: Ledger,
+    heartbeat: Heartbeat,
+    store: Store,
+    *,
+    notice: float,
+    write: bool = True,
 ) -> None:
     """Revoke what runs, wait `notice` seconds for handlers to see it, release the jobs.
 
     An outcome that was known before is written instead: its work is done. A row that somebody else
-    has locked is tried again for three seconds; after that, and when the database is away, the
-    lease runs out by itself.
+    has locked is tried again for three seconds; after that, when the database is away or silent,
+    and without `write`, the lease runs out by itself.
     """
     for execution in list(roster.values()):
         if execution.outcome is None:
@@ -36,6 +43,27 @@ def give_back(
             execution.outcome = outcomes.released(execution.lease)
     if notice:
         ledger.wait_returned(notice)
+    if not write:
+        logger.error("%d jobs cannot be given back; their leases run out", len(roster))
+    elif store.connection.in_atomic_block:
+        _write(roster, ledger, heartbeat, store)
+    else:
+        # Aside, because nothing but the process's end stops a wait for a silent database.
+        thread = Thread(target=_write_aside, args=(roster, ledger, heartbeat, store), daemon=True)
+        thread.start()
+        thread.join(PATIENCE + 1.0)
+        if thread.is_alive():
+            logger.error("The database is silent: %d leases run out by themselves", len(roster))
+
+
+def _write_aside(roster: Roster, ledger: Ledger, heartbeat: Heartbeat, store: Store) -> None:
+    try:
+        _write(roster, ledger, heartbeat, store)
+    finally:
+        reconnect(store.using)
+
+
+def _write(roster: Roster, ledger: Ledger, heartbeat: Heartbeat, store: Store) -> None:
     deadline = monotonic() + PATIENCE
     while roster and monotonic() < deadline:
         batch = [execution.outcome for execution in roster.values() if execution.outcome]
@@ -49,8 +77,17 @@ def give_back(
                 execution = roster.pop((answer.id, answer.token))
                 heartbeat.drop([execution.lease])
                 ledger.left(*counters_of(execution, answer.state))
-                if answer.state in FINAL:
+                if answer.state is None:
+                    say_lost(execution)
+                elif answer.state in FINAL:
                     row = execution.row
-                    announce(row.id, row.kind, row.org, answer.state, using=store.using)
+                    announce(
+                        row.id,
+                        row.kind,
+                        row.org,
+                        answer.state,
+                        using=store.using,
+                        error=execution.error,
+                    )
         if roster:
             Event().wait(LOCKED_WAIT)

@@ -5,34 +5,48 @@ connections are left clean (queue.md R38, R40). The outcome is put into the outb
 claimed the job; nothing is written here.
 """
 
+import asyncio
 import json
 import logging
+import os
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from threading import Event, local
+from time import monotonic
 from typing import Any
 
-from asgiref.sync import async_to_sync
+from asgiref.sync import async_to_sync, sync_to_async
 from django.db import connections
 
 from gnl_django.core import failpoints
+from gnl_django.core.aio import cancel_from_anywhere
 from gnl_django.core.leases import Lease
 from gnl_django.errors import ExecutionRevoked, InvalidPayload
 from gnl_django.queue import outcomes
 from gnl_django.queue.context import AsyncJobContext, JobContext
 from gnl_django.queue.kinds import JobKind
 from gnl_django.queue.store.base import ClaimedRow, Outcome
+from gnl_django.queue.telling import started
+from gnl_django.signals import job_started
 
 logger = logging.getLogger(__name__)
 
+REPORT_EVERY = 1.0
+TIDY_EVERY = 1.0
+
 _slot = local()
+#: Where the code of the queue stands.
+_OURS = os.path.join(os.path.dirname(__file__), "")
 
 
 class Execution:
     """A claimed job on its way through a slot."""
 
-    __slots__ = ("error", "kind", "lease", "outbox", "outcome", "row", "using")
+    __slots__ = (
+        "error", "kind", "lease", "outbox", "outcome", "progress", "replaced", "row", "running",
+        "stuck", "using",
+    )  # fmt: skip
 
     def __init__(
         self, row: ClaimedRow, lease: Lease, kind: JobKind[Any], outbox: "Outbox", using: str
@@ -44,6 +58,17 @@ class Execution:
         self.using = using
         self.outcome: Outcome | None = None
         self.error: BaseException | None = None
+        self.running = True
+        #: The handler goes on long after it was told to stop; a slot was opened in its place.
+        self.stuck = False
+        self.replaced = False
+        #: The last progress that the handler told, as JSON, until it is written.
+        self.progress: str | None = None
+
+    def report(self, progress: str) -> None:
+        """Take the handler's progress; the worker's thread writes it soon."""
+        self.progress = progress
+        self.outbox.reported(self)
 
     @property
     def lost(self) -> bool:
@@ -59,6 +84,8 @@ class Outbox:
         self._wake = wake
         self._expected = 1
         self._full = Event()
+        self._reports: dict[int, Execution] = {}
+        self.report_at = 0.0
 
     def put(self, execution: Execution) -> None:
         """Hand an ended execution back; from any thread."""
@@ -66,6 +93,25 @@ class Outbox:
         if len(self._items) >= self._expected:
             self._full.set()
         self._wake()
+
+    def reported(self, execution: Execution) -> None:
+        """Note that an execution has told its progress; from any thread."""
+        self._reports[id(execution)] = execution
+        if monotonic() >= self.report_at:
+            self._wake()
+
+    def reports(self, *, due_only: bool = True) -> list[Execution]:
+        """Return whose progress is to be written now: at most once a second (queue.md 3.6)."""
+        now = monotonic()
+        if not self._reports or (due_only and now < self.report_at):
+            return []
+        self.report_at = now + REPORT_EVERY
+        reports, self._reports = self._reports, {}
+        return list(reports.values())
+
+    def report_in(self) -> float | None:
+        """Return the seconds until progress is to be written, None when there is none."""
+        return max(0.0, self.report_at - monotonic()) if self._reports else None
 
     def gather(self, expected: int, seconds: float) -> int:
         """Wait until `expected` have ended, at most `seconds`; return how many have."""
@@ -92,18 +138,31 @@ def run(execution: Execution, around: Around) -> None:
     failpoints.hit("handler.before")
     if execution.lost:  # while it waited for a slot: somebody else may have the job
         return
-    value, error = None, None
+    value, error, judged = None, None, None
     try:
         with around(row):
+            started(row)
             value = _call(execution)
     except BaseException as raised:  # noqa: BLE001 - SystemExit too is only a failure (R35)
-        _strip(raised)
-        error = raised
-    _judge(execution, value, error)
+        error, judged = _unwrapped(raised)
+    _judge(execution, value, error, judged)
     failpoints.hit("handler.returned")
 
 
-def _judge(execution: Execution, value: object, error: BaseException | None) -> None:
+def _unwrapped(raised: BaseException) -> tuple[BaseException, outcomes.Judged | None]:
+    """Return what the handler raised, and what its kind says of it."""
+    judged = raised if isinstance(raised, outcomes.Judged) else None
+    error = raised if judged is None else judged.cause
+    _strip(error)
+    return error, judged
+
+
+def _judge(
+    execution: Execution,
+    value: object,
+    error: BaseException | None,
+    judged: outcomes.Judged | None,
+) -> None:
     """Set the outcome; none when the lease was lost (R27): the worker may give the job back."""
     row, lease, why = execution.row, execution.lease, execution.lease.signal.why
     if why == "lease-lost":
@@ -111,20 +170,59 @@ def _judge(execution: Execution, value: object, error: BaseException | None) -> 
     if why == "timeout" and not isinstance(error, ExecutionRevoked):
         error = ExecutionRevoked("timeout")
     if error is None:
-        execution.outcome = outcomes.success(row, lease, value)
+        execution.outcome = outcomes.success(
+            row, lease, value, max_bytes=execution.kind.result_max_bytes
+        )
     else:
-        execution.outcome = outcomes.failure(row, lease, execution.kind, error)
+        execution.outcome = outcomes.failure(row, lease, execution.kind, error, judged)
         execution.error = error.cause if isinstance(error, outcomes.Undecodable) else error
 
 
+async def run_async(execution: Execution) -> None:
+    """Run one attempt of an async handler in this task; a revocation cancels it (R30)."""
+    failpoints.hit("handler.before")
+    if execution.lost:
+        return
+    task = asyncio.current_task()
+    assert task is not None  # noqa: S101 - a coroutine of ours always runs in a task
+    value, error, judged = None, None, None
+    try:
+        execution.lease.signal.on_revoke(lambda: cancel_from_anywhere(task))
+        if job_started.has_listeners():  # they may ask the database
+            await sync_to_async(started)(execution.row)
+        value = await execution.kind.handler(*_arguments(execution))
+    except BaseException as raised:  # noqa: BLE001 - CancelledError, SystemExit too
+        error, judged = _unwrapped(raised)
+    _judge(execution, value, error, judged)
+    failpoints.hit("handler.returned")
+    await _tidy_async(execution.row, at_once=error is not None)
+
+
+async def _tidy_async(row: ClaimedRow, *, at_once: bool) -> None:
+    """Look after the thread in which async code reaches the database, at most once a second (R40).
+
+    A hop between threads for each job would cost more than most of them.
+    """
+    if at_once or monotonic() >= getattr(_slot, "tidy_at", 0.0):
+        _slot.tidy_at = monotonic() + TIDY_EVERY
+        with suppress(asyncio.CancelledError):  # revoked after its end: nothing left to cancel
+            await sync_to_async(_tidy_connections)(row)
+
+
 def _call(execution: Execution) -> Any:
+    handler = execution.kind.handler
+    call = async_to_sync(handler) if execution.kind.is_async else handler
+    return call(*_arguments(execution))
+
+
+def _arguments(execution: Execution) -> tuple[Any, ...]:
     row, kind = execution.row, execution.kind
     try:
         payload = kind.decode(row.payload)
     except InvalidPayload as error:
         raise outcomes.Undecodable(error) from None
     if not kind.takes_context:
-        return async_to_sync(kind.handler)(payload) if kind.is_async else kind.handler(payload)
+        return (payload,)
     make = AsyncJobContext if kind.is_async else JobContext
     context = make(
         job_id=row.id,
@@ -139,16 +237,15 @@ def _call(execution: Execution) -> Any:
         scheduled_for=row.scheduled_for,
         signal=execution.lease.signal,
         using=execution.using,
+        report=execution.report,
     )
-    if kind.is_async:
-        return async_to_sync(kind.handler)(payload, context)
-    return kind.handler(payload, context)
+    return payload, context
 
 
 def _strip(error: BaseException) -> None:
     """Take our own frames off the traceback: it begins in the handler."""
     while (frame := error.__traceback__) is not None and frame.tb_next is not None:
-        if frame.tb_frame.f_code.co_filename != __file__:
+        if not frame.tb_frame.f_code.co_filename.startswith(_OURS):
             return
         error.__traceback__ = frame.tb_next
 

@@ -4,24 +4,40 @@ Called by settle, reap and cancel once they have written; it speaks when that ha
 sends may be lost in a crash, so nothing that must not be lost hangs on it.
 """
 
-import logging
 from functools import partial
 
 from django.db import transaction
 
+from gnl_django.queue.options import kinds
+from gnl_django.queue.telling import tell
 from gnl_django.signals import job_finished
 
-logger = logging.getLogger(__name__)
 
+def announce(
+    job_id: int,
+    kind: str,
+    org: str,
+    state: str,
+    *,
+    using: str,
+    error: BaseException | None = None,
+) -> None:
+    """Tell whoever listens that a job is `succeeded`, `dead` or `canceled`, after the commit.
 
-def announce(job_id: int, kind: str, org: str, state: str, *, using: str) -> None:
-    """Tell whoever listens that a job is `succeeded`, `dead` or `canceled`, after the commit."""
+    Its kind is told too when it wants to be; `error` is what made the job dead, where it happened
+    in this process.
+    """
     if job_finished.has_listeners():
-        tell = partial(_tell, job_id=job_id, kind=kind, org=org or None, state=state)
-        transaction.on_commit(tell, using=using, robust=True)
+        values = {"job_id": job_id, "kind": kind, "org": org or None, "state": state}
+        told = partial(tell, job_finished, "job_finished", **values)
+        transaction.on_commit(told, using=using, robust=True)
+    declared = kinds.known(kind)
+    if declared is None or declared.wants_finals:
+        told = partial(_tell_kind, kind, job_id, state, using, error if state == "dead" else None)
+        transaction.on_commit(told, using=using, robust=True)
 
 
-def _tell(**values: object) -> None:
-    for receiver, answer in job_finished.send_robust(sender=None, **values):
-        if isinstance(answer, Exception):
-            logger.error("A receiver of job_finished failed: %r", receiver, exc_info=answer)
+def _tell_kind(kind: str, job_id: int, state: str, using: str, error: BaseException | None) -> None:
+    declared = kinds.find(kind)
+    if declared is not None and declared.wants_finals:
+        declared.finished(job_id, state, using, error)

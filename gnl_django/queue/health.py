@@ -1,73 +1,134 @@
-"""What is wrong with the queue, as far as rows tell: ready jobs that nobody will take.
+"""How the queue stands: numbers of each queue, and what an operator should know.
 
-Called by `gnl_status` and the admin (architecture: every floor with a loop has one). Bounded reads
-only.
+Called by `gnl_status`. Bounded reads only, so it may be asked every few seconds whatever the tables
+hold (queue.md 3.9, studio.md R151).
 """
 
-from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 
-from gnl_django.core import fleet
+from gnl_django import conf
+from gnl_django.core.db import now
 from gnl_django.core.health import HealthWarning
-from gnl_django.core.models import Process
-from gnl_django.queue.store.backlog import Backlog, backlog
+from gnl_django.queue import unserved
+from gnl_django.queue.models import Job, QueueState
+from gnl_django.queue.store import store_for
+from gnl_django.queue.store.counts import MOST, Waiting, by_queue, waiting
 
-#: Ready jobs of unserved kinds from which they slow down claims (queue.md R24).
-UNSERVED_MIN = 1_000
-#: Entries of the ready index that one call looks at.
-READ_MOST = 100_000
-KINDS_NAMED = 5
+#: A pass reaps at once; a lease that ran out longer ago found no worker.
+LEASE_GRACE = timedelta(seconds=15)
+NOTHING = Waiting(0, None)
+
+
+@dataclass(frozen=True)
+class QueueNumbers:
+    """One queue; a count above `counts.MOST` means "that many or more"."""
+
+    queue: str
+    scheduled: int
+    ready: int
+    running: int
+    dead: int
+    #: run_at of the ready job that waits longest (of those counted).
+    oldest_ready: datetime | None
+
+
+def numbers(using: str) -> list[QueueNumbers]:
+    """Return the numbers of every queue that holds unfinished or dead jobs, by name."""
+    store = store_for(using)
+    ready, scheduled = waiting(store, "ready"), waiting(store, "scheduled")
+    running, dead = by_queue(store, "running"), by_queue(store, "dead")
+    return [
+        QueueNumbers(
+            queue,
+            scheduled=scheduled.get(queue, NOTHING).count,
+            ready=ready.get(queue, NOTHING).count,
+            running=running.get(queue, 0),
+            dead=dead.get(queue, 0),
+            oldest_ready=ready.get(queue, NOTHING).oldest,
+        )
+        for queue in sorted({*ready, *scheduled, *running, *dead})
+    ]
 
 
 def warnings(using: str) -> list[HealthWarning]:
-    """Return what is wrong on alias `using`, worst first; three statements.
-
-    `queue.no_worker`: a queue has ready jobs and no live worker serves it. `queue.unserved_kinds`:
-    a queue has 1,000 or more ready jobs of kinds that none of its live workers has a handler for:
-    they wait for ever, and every claim walks past them (queue.md R24). A worker that drains serves
-    nothing. Of a backlog beyond 100,000 jobs only that many are looked at.
-    """
-    ready = backlog(using, most=READ_MOST)
-    if not ready:
-        return []
-    workers = [worker for worker in fleet.living(using) if not worker.draining]
-    deserted: list[HealthWarning] = []
-    unserved: list[HealthWarning] = []
-    for queue in sorted({row.queue for row in ready}):
-        rows = [row for row in ready if row.queue == queue]
-        serving = [worker for worker in workers if queue in worker.queues]
-        if not serving:
-            deserted.append(_deserted(queue, rows))
-        elif (found := _unserved(queue, rows, serving)) is not None:
-            unserved.append(found)
-    return deserted + unserved
+    """Return what is wrong with the queue of alias `using`, the worst first."""
+    return judge(numbers(using), using)
 
 
-def _deserted(queue: str, rows: Sequence[Backlog]) -> HealthWarning:
-    count = sum(row.ready for row in rows)
-    text = f"No live worker serves queue {queue}: {_jobs(count)} ready."
-    return HealthWarning("queue.no_worker", queue, text, count)
+def judge(queues: list[QueueNumbers], using: str) -> list[HealthWarning]:
+    """As `warnings`, for numbers that were read already."""
+    moment = now(using)
+    states = {row.queue: row for row in QueueState.objects.using(using).filter(org="")}
+    found = [_late(queue, states.get(queue.queue), moment) for queue in queues]
+    found += [_overdue(using, moment), _expired(using, moment)]
+    found += unserved.warnings(using, moment)
+    found += [_paused(state) for state in states.values()]
+    return sorted((w for w in found if w is not None), key=lambda warning: not warning.unhealthy)
 
 
-def _unserved(
-    queue: str, rows: Sequence[Backlog], serving: Sequence[Process]
-) -> HealthWarning | None:
-    handled = {kind for worker in serving for kind in worker.kinds}
-    strange = sorted(
-        (row for row in rows if row.kind not in handled), key=lambda row: (-row.ready, row.kind)
-    )
-    count = sum(row.ready for row in strange)
-    if count < UNSERVED_MIN:
+def _late(queue: QueueNumbers, state: QueueState | None, moment: datetime) -> HealthWarning | None:
+    limit = _alert_age(state)
+    if queue.oldest_ready is None or (state is not None and state.paused_at is not None):
         return None
-    names = ", ".join(row.kind for row in strange[:KINDS_NAMED])
-    more = f" and {len(strange) - KINDS_NAMED} more" if len(strange) > KINDS_NAMED else ""
-    text = (
-        f"Queue {queue}: {_jobs(count)} ready of kinds that no live worker has a handler for "
-        f"({names}{more}). Give them a queue of their own."
+    age = moment - queue.oldest_ready
+    if age <= limit:
+        return None
+    return HealthWarning(
+        "late",
+        f"Queue {queue.queue}: the oldest ready job waits {span(age)} (limit {span(limit)}).",
+        unhealthy=True,
     )
-    return HealthWarning("queue.unserved_kinds", queue, text, count)
 
 
-def _jobs(count: int) -> str:
-    if count >= READ_MOST:
-        return f"at least {READ_MOST:,} jobs are"
-    return "1 job is" if count == 1 else f"{count:,} jobs are"
+def _overdue(using: str, moment: datetime) -> HealthWarning | None:
+    rows = Job.objects.using(using).filter(state="scheduled").order_by("run_at", "id")
+    due = rows.values_list("run_at", flat=True).first()
+    limit = _alert_age(None)
+    if due is None or moment - due <= limit:
+        return None
+    return HealthWarning(
+        "overdue",
+        f"A scheduled job is due for {span(moment - due)} and no worker has made it ready "
+        f"(limit {span(limit)}).",
+        unhealthy=True,
+    )
+
+
+def _expired(using: str, moment: datetime) -> HealthWarning | None:
+    rows = Job.objects.using(using).filter(state="running").order_by("lease_expires_at", "id")
+    end = rows.values_list("lease_expires_at", flat=True).first()
+    if end is None or moment - end <= LEASE_GRACE:
+        return None
+    return HealthWarning(
+        "lease",
+        f"A lease ran out {span(moment - end)} ago and no worker has taken the job back.",
+    )
+
+
+def _paused(state: QueueState) -> HealthWarning | None:
+    if state.paused_at is None:
+        return None
+    why = f": {state.pause_reason}" if state.pause_reason else ""
+    by = state.paused_by or "somebody"
+    at = state.paused_at.isoformat(sep=" ", timespec="minutes")
+    return HealthWarning("paused", f"Queue {state.queue} is paused by {by} since {at}{why}.")
+
+
+def _alert_age(state: QueueState | None) -> timedelta:
+    own = None if state is None else state.alert_age
+    return timedelta(seconds=conf.settings().STUDIO_ALERT_AGE if own is None else own)
+
+
+def span(length: timedelta) -> str:
+    """Return a length of time in words: "40 s", "12 min", "5 h", "3 d"."""
+    seconds = max(0, int(length.total_seconds()))
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"
+
+
+def capped(count: int) -> str:
+    """Return a count in words: "214", or "100,000+" where it stopped."""
+    return f"{MOST:,}+" if count > MOST else f"{count:,}"

@@ -6,7 +6,7 @@ Imported by users' `background.py`; touches neither the database nor a thread (q
 import inspect
 import json
 import typing
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from functools import cached_property, update_wrapper
 from typing import Any, Generic, ParamSpec, TypeVar
@@ -18,8 +18,9 @@ from gnl_django import conf
 from gnl_django.core import payloads
 from gnl_django.core.backoff import Delay, seconds
 from gnl_django.errors import InvalidPayload, PayloadIssue
-from gnl_django.queue import api
+from gnl_django.queue import api, once
 from gnl_django.queue import options as opt
+from gnl_django.queue.store.base import ClaimedRow
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 P = ParamSpec("P")
@@ -27,6 +28,11 @@ P = ParamSpec("P")
 
 class JobKind(Generic[Handler]):
     """A kind of job: its name, its handler and its defaults. Calling it calls the function."""
+
+    #: Largest result that is stored, in bytes of its JSON; None: GNL["RESULT_MAX_BYTES"] (R37).
+    result_max_bytes: int | None = None
+    #: Whether `finished` is to be called.
+    wants_finals = False
 
     def __init__(
         self,
@@ -65,6 +71,13 @@ class JobKind(Generic[Handler]):
     def max_attempts(self) -> int:
         """The kind's number of attempts, else the project's."""
         return conf.settings().MAX_ATTEMPTS if self._max_attempts is None else self._max_attempts
+
+    def hold_of(self, row: ClaimedRow) -> float | None:
+        """Return the seconds after which the handler of `row` is asked to stop, None = no limit."""
+        return self.max_hold
+
+    def finished(self, job_id: int, state: str, using: str, error: BaseException | None) -> None:
+        """A job of this kind has become final and that has committed; `error` is why it is dead."""
 
     @cached_property
     def takes_context(self) -> bool:
@@ -120,6 +133,12 @@ class JobKind(Generic[Handler]):
         shared = opt.options_from(options)
         jobs = [opt.NewJob.with_options(self, payload, shared) for payload in payloads]
         return api.enqueue_many(jobs, using=using)
+
+    def run_once(
+        self, payload: Any = None, context: Mapping[str, Any] | None = None, validate: bool = True
+    ) -> Any:
+        """Run the handler once without a job; see `gnl_django.run_handler_once`."""
+        return once.run_handler_once(self, payload, context=context, validate=validate)
 
 
 class _named:

@@ -31,6 +31,7 @@ class WorkerMetrics:
     deferred: int = 0
     polls: int = 0
     reaped: int = 0
+    stuck: int = 0
     last_tick_at: datetime | None = None
 
 
@@ -48,6 +49,8 @@ class Ledger:
         self._claiming = 0
         self._active = 0
         self._open = 0
+        self._stuck = 0
+        self._replaced = 0
         self._counters = dict.fromkeys(COUNTERS, 0)
         self._last_tick_at: datetime | None = None
         self.draining = False
@@ -77,6 +80,29 @@ class Ledger:
         """Note that a handler has returned: its slot is free."""
         with self._changed:
             self._active -= 1
+            self._changed.notify_all()
+
+    def stuck(self) -> bool:
+        """Count a handler as stuck; return whether a slot opens in its place.
+
+        At most as many as the worker has (queue.md R31).
+        """
+        with self._changed:
+            self._stuck += 1
+            replaced = self._replaced < self._capacity
+            if replaced:
+                self._replaced += 1
+                self._active -= 1
+            return replaced
+
+    def unstuck(self, *, replaced: bool) -> None:
+        """Note that a stuck handler has returned after all."""
+        with self._changed:
+            self._stuck -= 1
+            if replaced:
+                self._replaced -= 1
+            else:
+                self._active -= 1
             self._changed.notify_all()
 
     def left(self, *counters: str) -> None:
@@ -134,6 +160,7 @@ class Ledger:
             return WorkerMetrics(
                 active=self._active,
                 claiming=self._claiming,
+                stuck=self._stuck,
                 capacity=self._capacity,
                 draining=self.draining,
                 last_tick_at=self._last_tick_at,

@@ -1,7 +1,7 @@
-"""What an operator does to a job: revive it, cancel it. Called by the admin and the commands.
+"""What an operator does to a job: revive it, cancel it, run it now, put it away when it is dead.
 
-Every act is one conditional UPDATE, so that a second click and a second operator find it done
-(queue.md 3.4, R41, R42).
+Called by the admin and the commands. Every act is one conditional UPDATE, so that a second click
+and a second operator find it done (queue.md 3.4, R41, R42; studio.md 2.8).
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,7 +16,7 @@ from gnl_django.core import failpoints, wakeup
 from gnl_django.core.payloads import clean_text
 from gnl_django.queue.finals import announce
 from gnl_django.queue.models import Job
-from gnl_django.queue.store import store_for
+from gnl_django.queue.store import acts, store_for
 
 CHUNK = 1_000
 REASON_MAX = 500
@@ -82,6 +82,33 @@ def cancel_job(job_id: int, reason: str = "", *, using: str | None = None) -> bo
 def _possible(ids: list[int]) -> list[int]:
     """Leave out what no id can be: a database refuses a number beyond its column."""
     return [job_id for job_id in ids if 0 < job_id < 2**63]
+
+
+def run_job_now(job_id: int, *, using: str | None = None) -> bool:
+    """Make a scheduled job ready at once, whatever its `run_at` was or its retry waits for.
+
+    Returns whether this call did it: False when the job is not scheduled or unknown
+    (studio.md 2.8).
+    """
+    alias = using or conf.settings().DATABASE
+    changed = acts.run_now(store_for(alias), job_id)
+    _wake([job_id] if changed else [], alias)
+    return changed
+
+
+def discard_job(job_id: int, reason: str = "", *, using: str | None = None) -> bool:
+    """Put a dead job away as canceled: nobody need look at it any more.
+
+    It is kept from now on like any canceled job (GNL["KEEP_CANCELED"]), and `retry_job` still
+    revives it. reason: up to 500 characters. Returns whether this call did it: False when the job
+    is not dead or unknown (studio.md 2.8).
+    """
+    alias = using or conf.settings().DATABASE
+    found = acts.discard(store_for(alias), job_id, reason[:REASON_MAX])
+    if found is None:
+        return False
+    announce(job_id, found.kind, found.org, found.state, using=alias)
+    return True
 
 
 def _chunks(jobs: "QuerySet[Job] | Iterable[int]", using: str) -> Iterator[list[int]]:

@@ -29,33 +29,57 @@ class Undecodable(Exception):
         self.cause = cause
 
 
-def success(row: ClaimedRow, lease: Lease, value: object) -> Outcome:
-    """Return the outcome of a handler that returned `value` (R37)."""
+class Judged(Exception):
+    """A failure whose kind has said itself when to try again.
+
+    `cause` is what the handler raised; `delay` seconds to wait, None = not at all: the job is dead.
+    """
+
+    def __init__(self, cause: BaseException, delay: float | None) -> None:
+        super().__init__(str(delay))
+        self.cause = cause
+        self.delay = delay
+
+
+def success(
+    row: ClaimedRow, lease: Lease, value: object, *, max_bytes: int | None = None
+) -> Outcome:
+    """Return the outcome of a handler that returned `value` (R37).
+
+    max_bytes: the largest result that is stored; None: GNL["RESULT_MAX_BYTES"].
+    """
     if lease.signal.why == "canceled":
         return canceled(lease)
-    result, note = (None, "") if value is None else _result(value)
+    most = conf.settings().RESULT_MAX_BYTES if max_bytes is None else max_bytes
+    result, note = (None, "") if value is None else _result(value, most)
     return Outcome(row.id, lease.token, "succeeded", result=result, note=note)
 
 
-def _result(value: object) -> tuple[str | None, str]:
+def _result(value: object, max_bytes: int) -> tuple[str | None, str]:
     try:
-        return _encoded(value)
+        return _encoded(value, max_bytes)
     except Exception as problem:  # noqa: BLE001 - methods of a user's class may raise anything
         return None, f"result not stored: {type(problem).__name__}"[:NOTE_MAX]
 
 
-def _encoded(value: object) -> tuple[str | None, str]:
+def _encoded(value: object, max_bytes: int) -> tuple[str | None, str]:
     for fault in payloads.faults(value, max_bytes=UNBOUNDED):
         text = fault.message if fault.path == "/" else str(fault)
         return None, f"result not stored: {text}"[:NOTE_MAX]
     text = payloads.dump(value)
     size = len(text.encode())
-    if size > conf.settings().RESULT_MAX_BYTES:
+    if size > max_bytes:
         return None, f"result not stored: {size} bytes"
     return text, ""
 
 
-def failure(row: ClaimedRow, lease: Lease, kind: JobKind[Any], error: BaseException) -> Outcome:
+def failure(
+    row: ClaimedRow,
+    lease: Lease,
+    kind: JobKind[Any],
+    error: BaseException,
+    judged: Judged | None = None,
+) -> Outcome:
     """Return the outcome of an attempt that raised `error` (R35, R38, R43)."""
     why = lease.signal.why
     if why == "canceled":
@@ -66,7 +90,8 @@ def failure(row: ClaimedRow, lease: Lease, kind: JobKind[Any], error: BaseExcept
     invalid = isinstance(error, Undecodable)
     cause = error.cause if isinstance(error, Undecodable) else error
     dead = invalid or isinstance(error, PermanentFailure) or row.attempt >= row.max_attempts
-    delay = 0.0 if dead else _delay(row, kind, cause)
+    dead = dead or (judged is not None and judged.delay is None)
+    delay = 0.0 if dead else _delay(row, kind, cause, judged)
     described = failures.describe(row.kind, cause)
     return Outcome(
         row.id,
@@ -88,7 +113,11 @@ def _deferral(error: Deferral) -> float:
         return SHORTEST_DEFERRAL
 
 
-def _delay(row: ClaimedRow, kind: JobKind[Any], error: BaseException) -> float:
+def _delay(
+    row: ClaimedRow, kind: JobKind[Any], error: BaseException, judged: Judged | None
+) -> float:
+    if judged is not None and judged.delay is not None:
+        return judged.delay
     try:
         return backoff.retry_delay(kind.retry_delay, row.attempt, error)
     except Exception as problem:  # noqa: BLE001 - the user's callable may raise anything

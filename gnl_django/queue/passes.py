@@ -14,6 +14,7 @@ from gnl_django.queue.execution import Execution, Outbox
 from gnl_django.queue.metrics import Ledger
 from gnl_django.queue.options import kinds as registry
 from gnl_django.queue.pauses import PauseMap
+from gnl_django.queue.retention import Upkeep
 from gnl_django.queue.rings import Rings, Taken
 from gnl_django.queue.settling import Settling
 from gnl_django.queue.store.base import CLAIM_MAX, Outcome, Store
@@ -43,7 +44,9 @@ class Driver:
         *,
         queues: Sequence[str],
         poll: float,
+        pruning: bool = False,
     ) -> None:
+        self._pruning = Upkeep(store) if pruning else None
         self._store = store
         self._rings = rings
         self._pauses = pauses
@@ -56,18 +59,33 @@ class Driver:
         self._poll = poll
         self._upkeep_at = 0.0
         self._due_at: float | None = None
+        #: Tokens of claims whose answer was lost: they may have been committed (R66).
+        self._unknown: list[str] = []
 
     @property
     def open(self) -> int:
         """Jobs this driver has claimed and not settled."""
         return self._settling.open
 
+    def look_again(self) -> None:
+        """Promote with the next pass whenever it was done last: a job for later has come."""
+        self._upkeep_at = 0.0
+
     def until_due(self) -> float | None:
-        """Return the seconds until the next scheduled job is due, None when none is known."""
-        return None if self._due_at is None else max(0.0, self._due_at - monotonic())
+        """Return the seconds until the next scheduled job is due, None when none is known.
+
+        Not more than `poll` while old jobs are being deleted, a batch a pass.
+        """
+        waits = [] if self._due_at is None else [max(0.0, self._due_at - monotonic())]
+        if self._pruning is not None and self._pruning.busy:
+            waits.append(self._poll)
+        return min(waits, default=None)
 
     def turn(self) -> Turn:
         """Do one pass over the queues."""
+        while self._unknown:
+            self._store.give_back(self._unknown[0])
+            self._unknown.pop(0)
         self._look_after()
         outcomes = self._ended()
         claimed, contended = 0, False
@@ -95,7 +113,30 @@ class Driver:
             self._settling.settled(self._store.settle(outcomes))
 
     def _ended(self) -> list[Outcome]:
-        return self._settling.outcomes(self._outbox.take(), CLAIM_MAX)
+        outcomes = self._settling.outcomes(self._outbox.take(), CLAIM_MAX)
+        delays = [outcome.delay for outcome in outcomes if outcome.state == "scheduled"]
+        if delays:
+            # What we are about to schedule is due before an idle worker would look again (R10).
+            due_at = monotonic() + min(delays)
+            self._due_at = due_at if self._due_at is None else min(self._due_at, due_at)
+        # The last progress is written before the outcome; that of others when it is due.
+        self._write(self._outbox.reports(due_only=not self._settling.reporting))
+        return outcomes
+
+    def _write(self, reporters: Sequence[Execution]) -> None:
+        reports = [
+            (execution.row.id, execution.lease.token, execution.progress)
+            for execution in reporters
+            if execution.progress is not None and not execution.lost
+        ]
+        if not reports:
+            return
+        try:
+            self._store.progress(reports)
+        except Exception:
+            for execution in reporters:
+                self._outbox.reported(execution)
+            raise
 
     def _paused(self, queue: str, outcomes: list[Outcome]) -> tuple[str, ...] | None:
         """Return the paused lanes of `queue`, None when it is paused itself.
@@ -113,10 +154,16 @@ class Driver:
         self, queue: str, room: int, outcomes: list[Outcome], paused: tuple[str, ...]
     ) -> tuple[int, bool]:
         started: list[Execution] = []
+        sent: list[str] = []
         try:
             sent_at = monotonic()
-            taken = self._rings.claim(self._store, queue, room, outcomes=outcomes, paused=paused)
+            taken = self._rings.claim(
+                self._store, queue, room, outcomes=outcomes, paused=paused, sent=sent
+            )
             started = self._executions(taken, sent_at)
+        except Exception:
+            self._unknown += sent[-1:]
+            raise
         finally:
             self._ledger.taken(room, len(started))
         if started:
@@ -137,7 +184,10 @@ class Driver:
         return started
 
     def _look_after(self) -> None:
-        """Promote and reap, at most once in `poll` seconds or when a job is known to be due."""
+        """Promote and reap, at most once in `poll` seconds or when a job is known to be due.
+
+        A started worker also deletes old jobs, a batch at a time.
+        """
         now = monotonic()
         if now < self._upkeep_at and (self._due_at is None or now < self._due_at):
             return
@@ -145,3 +195,5 @@ class Driver:
         ahead = self._store.promote()
         self._due_at = None if ahead is None else monotonic() + ahead
         self._settling.reaped(self._store.reap())
+        if self._pruning is not None:
+            self._pruning.step()

@@ -13,7 +13,8 @@ from time import monotonic
 from django.db import transaction
 
 from gnl_django import conf
-from gnl_django.core import wakeup
+from gnl_django.core import listener, wakeup
+from gnl_django.core.db import send_notification
 from gnl_django.core.payloads import clean_text
 from gnl_django.queue import options
 from gnl_django.queue.store import pauses as store
@@ -62,7 +63,9 @@ def pause_queue(
 def resume_queue(
     queue: str, *, org: str | None = None, by: str = "", using: str | None = None
 ) -> bool:
-    """Undo `pause_queue` of the same queue and org; workers of this process look at once.
+    """Undo `pause_queue` of the same queue and org; workers look at once.
+
+    (Without NOTIFY those of other processes look at their next poll.)
 
     A paused queue and a paused lane in it are two pauses: each is resumed by itself. by: who asks,
     for the log. using: database alias (None: GNL["DATABASE"]).
@@ -153,6 +156,8 @@ def _announce(using: str) -> None:
     def tell() -> None:
         _expire_copies()
         wakeup.wake(CHANNEL, NEWS)
+        if listener.enabled(using):  # each time: an operator's acts are few
+            send_notification(using, listener.CONTROL, NEWS)
 
     transaction.on_commit(tell, using=using, robust=True)
 

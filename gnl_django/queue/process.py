@@ -32,8 +32,9 @@ RELOAD_GRACE, RELOAD_NOTICE = 0.5, 0.2
 def run(options: Mapping[str, Any]) -> None:
     """Do what the options of `gnl_worker` say; returns at the end of the work.
 
-    Raises CommandError when the process cannot work at all, SystemExit with 76 when it asks its
-    supervisor for a fresh one. Ends the process with 0 when handlers outlast their grace.
+    Raises CommandError when the process cannot work at all. Ends the process itself when handlers
+    outlast their grace, when one is stuck (exit code 75) and when a fresh process is to take its
+    place (76, for its supervisor).
     """
     _refuse_what_does_not_fit(options)
     started_by = supervisor.parent()
@@ -86,20 +87,19 @@ def _run_alone(options: Mapping[str, Any], started_by: int | None) -> None:
         jobs=options["max_jobs"],
         rss_kib=None if options["max_rss"] is None else 1024 * options["max_rss"],
     )
-    ending = serving.serve(
+    end = serving.serve(
         worker,
         grace=options["grace"],
         until_idle=options["until_idle"],
+        exit_when_stuck=options["exit_when_stuck"],
         limits=limits,
         supervisor=started_by,
     )
-    if not ending.clean:
+    if not end.clean or end.code:
         # Handlers that do not look at their signal still run: their jobs are given back.
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(0)
-    if ending.again and started_by is not None:
-        raise SystemExit(supervisor.AGAIN)
+        os._exit(end.code)
 
 
 def _supervise(options: Mapping[str, Any]) -> None:

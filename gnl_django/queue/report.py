@@ -1,10 +1,12 @@
 """A worker's numbers as its Process row shows them; asked by `core.presence` at each heartbeat."""
 
+from collections.abc import Callable
 from time import monotonic
 
 from gnl_django.core import clock
 from gnl_django.core.fleet import Numbers
 from gnl_django.core.memory import rss_kib
+from gnl_django.core.presence import Presence
 from gnl_django.queue.metrics import Ledger
 from gnl_django.queue.settling import Roster
 from gnl_django.queue.worker_options import WorkerOptions
@@ -19,6 +21,23 @@ class Report:
         self._roster = roster
         self._error = ""
         self._error_at = 0.0
+
+    def presence(
+        self,
+        drain: Callable[[], object],
+        resume: Callable[[], object],
+        beside: Callable[[], object],
+    ) -> Presence:
+        """Return the worker's presence: these numbers, and what is done when it is asked."""
+        return Presence(
+            "worker",
+            self._options.name,
+            self._options.queues,
+            self,
+            lambda command: (drain if command == "drain" else resume)(),
+            using=self._options.using,
+            beside=beside,
+        )
 
     def pass_failed(self, error: Exception) -> None:
         """Remember the last exception of the loop: its class and first line."""
@@ -38,6 +57,7 @@ class Report:
             kinds=self._options.kinds(),
             concurrency=metrics.capacity,
             active=metrics.active,
+            stuck=metrics.stuck,
             draining=metrics.draining,
             claimed=metrics.runs,
             completed=metrics.completed,

@@ -61,11 +61,18 @@ class Rings:
         *,
         outcomes: Sequence[Outcome] = (),
         paused: tuple[str, ...] = (),
+        sent: list[str] | None = None,
     ) -> Taken:
-        """Take up to `n` jobs of `queue`, settling `outcomes` in the same transaction."""
+        """Take up to `n` jobs of `queue`, settling `outcomes` in the same transaction.
+
+        `sent` is given the token of each claim before it is sent: when the answer is lost, it is
+        all that is known of the jobs.
+        """
+        sent = [] if sent is None else sent
         request = self._request(store, queue, min(n, CLAIM_MAX), paused)
         if request is None:
             return Taken(store.settle(outcomes) if outcomes else [], NOTHING, "")
+        sent.append(request.token)
         settled, claimed = store.exchange(outcomes, request)
         for _ in range(1, PASSES_MAX):
             if claimed.rows or claimed.lanes < request.n:
@@ -73,6 +80,7 @@ class Rings:
             # Every lane seen is being claimed by others: look at the next ones (R16).
             self._cursors[queue] = (claimed.last_lane, False)
             request = self._next_request(request, claimed.last_lane)
+            sent.append(request.token)
             claimed = store.claim(request)
         if claimed.rows:
             self._cursors[queue] = (claimed.rows[-1].org, False)

@@ -4,7 +4,9 @@ Called by `queue.process` in the main thread, which handles the signals (queue.m
 """
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
@@ -14,12 +16,15 @@ from gnl_django.core.backoff import Growing
 from gnl_django.core.db import Fault, fault_of, reconnect
 from gnl_django.core.loop import ERROR_WAIT_FIRST, ERROR_WAIT_LONGEST, Signals
 from gnl_django.core.memory import rss_kib
-from gnl_django.core.supervisor import orphaned
+from gnl_django.core.supervisor import AGAIN, orphaned
 from gnl_django.queue.worker import Worker
 
 logger = logging.getLogger(__name__)
 
 IDLE_LOOK = 0.05
+STUCK_LOOK = 0.5
+#: EX_TEMPFAIL: "try again later".
+STUCK_CODE = 75
 
 
 def wait_for_schema(using: str) -> None:
@@ -78,12 +83,24 @@ class Limits:
         return self.rss_kib is not None and ended > 0 and (rss_kib() or 0) >= self.rss_kib
 
 
+NO_LIMITS = Limits()
+
+
 @dataclass(frozen=True)
-class Ending:
-    """How serving ended: whether all handlers have, and whether a limit was the reason."""
+class End:
+    """How a worker's process ended: whether all handlers have, and its exit code."""
 
     clean: bool
-    again: bool = False
+    code: int
+
+
+class _Why(Enum):
+    """What ends a service beside a signal."""
+
+    STUCK = "stuck"
+    LIMIT = "limit"
+    IDLE = "idle"
+    ORPHANED = "orphaned"
 
 
 def serve(
@@ -91,28 +108,51 @@ def serve(
     *,
     grace: float,
     until_idle: bool,
-    limits: Limits = Limits(),
+    exit_when_stuck: bool = False,
+    limits: Limits = NO_LIMITS,
     supervisor: int | None = None,
-) -> Ending:
-    """Run `worker` until a signal comes, a limit is reached, or nothing is left with `until_idle`.
+) -> End:
+    """Run `worker` until a signal comes.
 
-    grace: seconds that handlers get after the signal. A limit lets every handler end. supervisor:
-    process id of the parent (core.supervisor); when it has died the worker ends as after a signal.
+    grace: seconds that handlers get then. until_idle: also end when nothing is left to do.
+    exit_when_stuck: also end, with code 75, when a handler is stuck; its supervisor starts another.
+    limits: also end when one is reached and every handler has ended; with code 76 under a
+    supervisor. supervisor: the parent's process id (core.supervisor); when it dies, end as after a
+    signal.
     """
-    if limits.jobs is not None:
-        worker.limit(limits.jobs)
-    forever = not until_idle and supervisor is None and limits == Limits()
-    again = False
+
+    def reason() -> _Why | None:
+        if exit_when_stuck and worker.metrics().stuck > 0:
+            return _Why.STUCK
+        if limits.reached(worker):  # such a worker looks idle too
+            return _Why.LIMIT
+        if until_idle and worker.idle():
+            return _Why.IDLE
+        return _Why.ORPHANED if orphaned(supervisor) else None
+
+    soon = until_idle or limits != NO_LIMITS
+    sometimes = exit_when_stuck or supervisor is not None
     with Signals() as signals:
+        if limits.jobs is not None:
+            worker.limit(limits.jobs)
         worker.start()
         logger.info("Worker %s serves %s", worker.options.name, ", ".join(worker.options.queues))
-        while not signals.wait(None if forever else IDLE_LOOK):
-            if limits.reached(worker):  # asked first: such a worker looks idle too
-                again = True
-                worker.drain()
-                while worker.holding() and not signals.wait(IDLE_LOOK):
-                    pass
+        why = reason()
+        while why is None:
+            if signals.wait(IDLE_LOOK if soon else STUCK_LOOK if sometimes else None):
                 break
-            if (until_idle and worker.idle()) or orphaned(supervisor):
-                break
-        return Ending(worker.shut_down(grace), again)
+            why = reason()
+        if why is _Why.LIMIT and _stuck_at_the_end(worker, signals, reason):
+            why = _Why.STUCK
+        clean = worker.shut_down(0 if why is _Why.STUCK else grace)
+    code = STUCK_CODE if why is _Why.STUCK else 0
+    return End(clean, AGAIN if why is _Why.LIMIT and supervisor is not None else code)
+
+
+def _stuck_at_the_end(worker: Worker, signals: Signals, reason: Callable[[], _Why | None]) -> bool:
+    """Let every handler end, unless a signal comes; return whether one never will."""
+    worker.drain()
+    while worker.holding() and not signals.wait(IDLE_LOOK):
+        if reason() is _Why.STUCK:
+            return True
+    return False

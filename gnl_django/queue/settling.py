@@ -46,6 +46,11 @@ class Settling:
         self._pending: Roster = {}
         self.open = 0
 
+    @property
+    def reporting(self) -> bool:
+        """Whether a pending outcome has a progress before it."""
+        return any(execution.progress is not None for execution in self._pending.values())
+
     def started(self, executions: Sequence[Execution]) -> None:
         """Note executions that this driver will have to settle."""
         self.open += len(executions)
@@ -73,7 +78,14 @@ class Settling:
             self._leave(execution, *counters_of(execution, answer.state))
             if answer.state in FINAL:
                 row = execution.row
-                announce(row.id, row.kind, row.org, answer.state, using=self._using)
+                announce(
+                    row.id,
+                    row.kind,
+                    row.org,
+                    answer.state,
+                    using=self._using,
+                    error=execution.error,
+                )
             if answer.state != "canceled" and _failed(execution):
                 failed.append(execution)
         if failed and self._on_error is not None:
@@ -95,11 +107,7 @@ class Settling:
 
     def _lost(self, execution: Execution) -> None:
         if _key(execution) in self._roster:
-            logger.info(
-                "StaleClaim: job %d of kind %s was lost before its outcome could be written",
-                execution.row.id,
-                execution.row.kind,
-            )
+            say_lost(execution)
         self._leave(execution, "lost")
 
     def _report(self, on_error: OnError, failed: Sequence[Execution]) -> None:
@@ -115,6 +123,15 @@ class Settling:
 
 def _key(execution: Execution) -> tuple[int, str]:
     return execution.row.id, execution.lease.token
+
+
+def say_lost(execution: Execution) -> None:
+    """Log that nothing was written for an attempt, because its claim is no longer ours (R27)."""
+    logger.info(
+        "StaleClaim: job %d of kind %s was lost before its outcome could be written",
+        execution.row.id,
+        execution.row.kind,
+    )
 
 
 def _failed(execution: Execution) -> bool:

@@ -10,17 +10,19 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
+from functools import partial
 
 from django.db import connections, transaction
 
 from gnl_django import conf
 from gnl_django.core import clock, wakeup
+from gnl_django.core.aio import LoopThread
 from gnl_django.core.backoff import Growing
 from gnl_django.core.db import Fault, fault_of, reconnect
 from gnl_django.core.heartbeat import Heartbeat
+from gnl_django.core.listener import CONTROL, JOBS, Listener
 from gnl_django.core.loop import RECOVERING, PollLoop
 from gnl_django.core.pool import Pool
-from gnl_django.core.presence import Presence
 from gnl_django.core.registry import autodiscover
 from gnl_django.queue import execution as executions
 from gnl_django.queue import pauses
@@ -32,6 +34,7 @@ from gnl_django.queue.report import Report
 from gnl_django.queue.rings import Rings
 from gnl_django.queue.settling import OnError, Roster, Settling
 from gnl_django.queue.store import store_for
+from gnl_django.queue.stuck import StuckWatch
 from gnl_django.queue.worker_options import WorkerOptions, check_options
 
 logger = logging.getLogger(__name__)
@@ -97,16 +100,10 @@ class Worker:
         )
         self._pauses = pauses.PauseMap(options.using)
         self._pool: Pool[Execution] = Pool(options.concurrency, self._run, name="gnl-slot")
+        self._aio = LoopThread("gnl-async")
+        self._stuck = StuckWatch(self._ledger, self._pool, ttl=options.ttl)
         self._report = Report(options, self._ledger, self._roster)
-        self._presence = Presence(
-            "worker",
-            options.name,
-            options.queues,
-            self._report,
-            self._obey,
-            using=options.using,
-            beside=self._keep_pauses,
-        )
+        self._presence = self._report.presence(self.drain, self.resume, self._keep_pauses)
         renewing = store_for(options.using)
         self._heartbeat = Heartbeat(
             lambda held: renewing.renew(held, options.ttl),
@@ -127,7 +124,10 @@ class Worker:
         )
         self._outbox = Outbox(self._loop.wake)
         self._driver = self._make_driver(
-            self._outbox, self._pool.submit, prepare=conf.settings().PREPARE
+            self._outbox, self._hand_over, prepare=conf.settings().PREPARE, pruning=True
+        )
+        self._listener = Listener(
+            options.using, JOBS, self._heard, {CONTROL: lambda _: self._pauses_changed()}
         )
         self._called = False
         self._enlisted = False
@@ -141,7 +141,9 @@ class Worker:
         if self._loop.running or self._stopped:
             return
         wakeup.subscribe("jobs", self.options.queues, self._wake)
+        wakeup.subscribe("jobs for later", self.options.queues, self._look_again)
         wakeup.subscribe(pauses.CHANNEL, [pauses.NEWS], self._pauses_changed)
+        self._listener.start()
         self._presence.begin()
         self._beat_on()
         self._loop.start()
@@ -192,8 +194,8 @@ class Worker:
         """
         inline = connections[self.options.using].in_atomic_block
         outbox = Outbox(lambda: None)
-        hand_over = self._run_inline if inline else self._pool.submit
-        driver = self._make_driver(outbox, hand_over, prepare=False)
+        hand_over = self._run_inline if inline else self._hand_over
+        driver = self._make_driver(outbox, hand_over)
         with nullcontext() if inline else self._heart():
             turn = driver.turn()
             self._ledger.ticked(clock.wall())
@@ -238,9 +240,13 @@ class Worker:
                 return 0.0
         elif turn.contended:
             self._idle.reset()
-        wait = self._idle.take()
-        due = self._driver.until_due()
-        return wait if due is None else min(wait, due)
+        waits = (
+            self._idle.take(),
+            self._driver.until_due(),
+            self._outbox.report_in(),
+            self._stuck.look(list(self._roster.values())),
+        )
+        return min(wait for wait in waits if wait is not None)
 
     def _linger(self) -> bool:
         """Wait a moment for the jobs just handed over, so that their outcomes share a pass (R10).
@@ -257,6 +263,14 @@ class Worker:
         self._called = True
         self._loop.wake()
 
+    def _look_again(self) -> None:
+        self._driver.look_again()
+        self._loop.wake()
+
+    def _heard(self, queue: str) -> None:
+        if not queue or queue in self.options.queues:
+            self._wake()
+
     def _pauses_changed(self) -> None:
         self._pauses.expire()
         self._wake()
@@ -266,9 +280,6 @@ class Worker:
         if self._ledger.active:
             self._pauses.refresh()
 
-    def _obey(self, command: str) -> None:
-        {"drain": self.drain, "resume": self.resume}[command]()
-
     def _pass_failed(self, error: Exception) -> None:
         self._report.pass_failed(error)
         if self._on_error is not None:
@@ -276,23 +287,43 @@ class Worker:
 
     # running handlers
 
+    def _hand_over(self, started: list[Execution]) -> None:
+        self._pool.submit([e for e in started if not e.kind.is_async])
+        self._aio.submit([partial(self._run_async, e) for e in started if e.kind.is_async])
+
     def _run(self, execution: Execution) -> None:
-        hold = execution.kind.max_hold
-        self._heartbeat.time_limit(execution.lease, self.options.max_hold if hold is None else hold)
+        self._time_limit(execution)
         try:
             executions.run(execution, executions.tidied)
         finally:
-            self._ledger.ended()
+            self._stuck.ended(execution)
+            execution.outbox.put(execution)
+
+    async def _run_async(self, execution: Execution) -> None:
+        self._time_limit(execution)
+        try:
+            await executions.run_async(execution)
+        finally:
+            self._stuck.ended(execution)
             execution.outbox.put(execution)
 
     def _run_inline(self, started: list[Execution]) -> None:
         for execution in started:
             executions.run(execution, lambda _: transaction.atomic(using=self.options.using))
-            self._ledger.ended()
+            self._stuck.ended(execution)
             execution.outbox.put(execution)
 
+    def _time_limit(self, execution: Execution) -> None:
+        hold = execution.kind.hold_of(execution.row)
+        self._heartbeat.time_limit(execution.lease, self.options.max_hold if hold is None else hold)
+
     def _make_driver(
-        self, outbox: Outbox, hand_over: Callable[[list[Execution]], None], *, prepare: bool
+        self,
+        outbox: Outbox,
+        hand_over: Callable[[list[Execution]], None],
+        *,
+        prepare: bool = False,
+        pruning: bool = False,
     ) -> Driver:
         return Driver(
             store_for(self.options.using, prepare=prepare),
@@ -311,6 +342,7 @@ class Worker:
             hand_over,
             queues=self.options.queues,
             poll=self.options.poll,
+            pruning=pruning,
         )
 
     @contextmanager
@@ -328,7 +360,7 @@ class Worker:
 
     def _beat_off(self) -> None:
         with self._beats:
-            self._beating -= 1
+            self._beating = max(0, self._beating - 1)
             if not self._beating:
                 self._heartbeat.stop()
 
@@ -340,12 +372,23 @@ class Worker:
         self._loop.wake()
         ended = self._ledger.wait_idle(timeout)
         wakeup.unsubscribe(self._wake)
+        wakeup.unsubscribe(self._look_again)
         wakeup.unsubscribe(self._pauses_changed)
-        if self._loop.running:
-            self._loop.stop(LOOP_PATIENCE)
+        self._listener.stop()
+        running = self._loop.running
+        settles = self._loop.stop(LOOP_PATIENCE)
+        if running:
             self._beat_off()
         if not ended:
-            store = store_for(self.options.using)
-            give_back(self._roster, self._ledger, self._heartbeat, store, notice=notice)
+            give_back(
+                self._roster,
+                self._ledger,
+                self._heartbeat,
+                store_for(self.options.using),
+                notice=notice,
+                # A control thread that waits for the database would settle the same jobs.
+                write=settles,
+            )
         self._pool.close()
+        self._aio.close()
         return ended

@@ -60,7 +60,7 @@ class KeysetChangeList(ChangeList):
         """Read the page."""
         using = self.root_queryset.db
         self.snapshot = store.snapshot(using)
-        self.source = sources.choose(self.filters, self.snapshot)
+        self.source = sources.choose(self.filters, few_ready=self._few_ready())
         self.bad_cursor = False
         position = self._position(request.GET.get(PAGE_VAR, ""))
         rows = self._read(position)
@@ -113,6 +113,15 @@ class KeysetChangeList(ChangeList):
     def newer_label(self) -> str:
         """Return the words of the link to what was before."""
         return "Newer" if self.source.newest_first else "Previous"
+
+    def _few_ready(self) -> bool:
+        if self.filters.state != State.READY:
+            return False
+        if self.snapshot.counts["ready"] <= store.COUNT_MAX:
+            return True
+        # In the order of its index, so that it is counted there.
+        ready = self.root_queryset.filter(state=State.READY).order_by("queue")
+        return ready[: sources.WINDOW + 1].count() <= sources.WINDOW
 
     def _position(self, cursor: str) -> Position:
         if not cursor or self.filters.text:

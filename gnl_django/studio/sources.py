@@ -13,7 +13,6 @@ from django.db.models import BigIntegerField, ExpressionWrapper, F, Q
 
 from gnl_django.core import paging
 from gnl_django.studio.filters import Filters, Jobs
-from gnl_django.studio.store import Snapshot
 
 #: Entries of the source that one page reads at most when a condition is residual.
 WINDOW = 20_000
@@ -85,8 +84,11 @@ class Source:
         return found
 
 
-def choose(filters: Filters, snapshot: Snapshot) -> Source:
-    """Return the source of a list with these conditions."""
+def choose(filters: Filters, *, few_ready: bool) -> Source:
+    """Return the source of a list with these conditions.
+
+    few_ready: reading all ready jobs costs no more than a window.
+    """
     state = filters.state
     scope = f"jobs:{state or 'all'}"
     narrowed = bool(filters.kind or filters.queue)
@@ -99,7 +101,7 @@ def choose(filters: Filters, snapshot: Snapshot) -> Source:
             newest_first=False,
             residual=narrowed or bool(filters.org),
         )
-    if state == "running" or (state == "ready" and snapshot.few(state)):
+    if state == "running" or (state == "ready" and few_ready):
         # As many rows as handlers run, or few by count.
         return Source(scope, whole=True)
     return Source(scope, residual=narrowed or bool(state))

@@ -34,10 +34,6 @@ class Snapshot:
     now: datetime
     counts: dict[str, int]
 
-    def few(self, state: str) -> bool:
-        """Tell whether a state is known to hold few rows."""
-        return self.counts.get(state, COUNT_MAX + 1) <= COUNT_MAX
-
     def shown(self, state: str) -> str:
         """Return a count in words, "" for a state that is not counted."""
         return capped(self.counts[state], COUNT_MAX) if state in self.counts else ""

@@ -7,7 +7,8 @@ about the lease's real time, else a worker of this process whose clock stands an
 import signal
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -16,6 +17,7 @@ from gnl_django.core import clock, failpoints
 from gnl_django.core.db import now
 from gnl_django.queue.models import Attempt, Job
 from tests.conformance import support_claim as s
+from tests.conformance.nursery import Nursery
 from tests.procs import Proc, Spawner
 from tests.support import vendor, wait_until
 
@@ -102,113 +104,134 @@ def test_a_job_that_kills_its_worker_every_time_ends_dead_and_the_others_do_not_
 
 # the crash table, each fail point once
 
+Row = tuple[str, int, list[tuple[int, str]]]
+
 
 @dataclass(frozen=True)
 class Crash:
     """One line of the crash table.
 
-    do: what the handler is asked for. after: state, attempt and Attempt rows right after the kill.
-    end: the same when another worker is done. options: further ones of the killed worker.
+    after: state, attempt and Attempt rows right after the kill. end: the same when another worker
+    is done. do: what the handler is asked for. options: further ones of the killed worker.
+    before: what the job is when the worker comes.
     """
 
-    after: tuple[str, int, list[tuple[int, str]]]
-    end: tuple[str, int, list[tuple[int, str]]]
+    after: Row
+    end: Row
     do: str = "end"
     options: tuple[str, ...] = ()
+    before: Literal["ready", "due", "expired"] = "ready"
 
 
 LOST: list[tuple[int, str]] = [(1, "lease_lost")]
-UNTOUCHED = ("ready", 0, [])
-HELD = ("running", 1, [])
-ONCE = ("succeeded", 1, [])
-TWICE = ("succeeded", 2, LOST)
+UNTOUCHED: Row = ("ready", 0, [])
+HELD: Row = ("running", 1, [])
+ONCE: Row = ("succeeded", 1, [])
+TWICE: Row = ("succeeded", 2, LOST)
+FAILED: list[tuple[int, str]] = [(1, "failed")]
+SHORT = ("--ttl", "1")
+AT_ONCE = ("--grace", "0")
 
-WORKER_TABLE = {
-    **{f"claim.{at}": Crash(UNTOUCHED, ONCE) for at in ("begin", "selected", "updated")},
-    **dict.fromkeys(
-        ("claim.committed", "handler.before", "handler.returned", "complete.begin",
-         "complete.updated"),
-        Crash(HELD, TWICE),
-    ),
+TABLE: dict[str, Crash] = {
+    "promote.updated": Crash(("scheduled", 0, []), ONCE, before="due"),
+    "promote.committed": Crash(UNTOUCHED, ONCE, before="due"),
+    "claim.begin": Crash(UNTOUCHED, ONCE),
+    "claim.selected": Crash(UNTOUCHED, ONCE),
+    "claim.updated": Crash(UNTOUCHED, ONCE),
+    "claim.committed": Crash(HELD, TWICE),
+    "handler.before": Crash(HELD, TWICE),
+    "handler.returned": Crash(HELD, TWICE),
+    "renew.begin": Crash(HELD, TWICE, "wait", SHORT),
+    "renew.updated": Crash(HELD, TWICE, "wait", SHORT),
+    "renew.committed": Crash(HELD, TWICE, "wait", SHORT),
+    "complete.begin": Crash(HELD, TWICE),
+    "complete.updated": Crash(HELD, TWICE),
     "complete.committed": Crash(ONCE, ONCE),
-    **dict.fromkeys(("retry.begin", "retry.updated"), Crash(HELD, TWICE, do="fail")),
-    "retry.committed": Crash(
-        ("scheduled", 1, [(1, "failed")]), ("succeeded", 2, [(1, "failed")]), do="fail"
-    ),
-    **dict.fromkeys(("bury.begin", "bury.updated"), Crash(HELD, TWICE, do="bury")),
-    "bury.committed": Crash(
-        ("dead", 1, [(1, "failed")]), ("dead", 1, [(1, "failed")]), do="bury"
-    ),
-    **dict.fromkeys(
-        ("cancel.begin", "cancel.updated"),
-        Crash(HELD, ("canceled", 0, LOST), do="cancel", options=("--ttl", "1")),
-    ),
+    "retry.begin": Crash(HELD, TWICE, "fail"),
+    "retry.updated": Crash(HELD, TWICE, "fail"),
+    "retry.committed": Crash(("scheduled", 1, FAILED), ("succeeded", 2, FAILED), "fail"),
+    "bury.begin": Crash(HELD, TWICE, "bury"),
+    "bury.updated": Crash(HELD, TWICE, "bury"),
+    "bury.committed": Crash(("dead", 1, FAILED), ("dead", 1, FAILED), "bury"),
+    "cancel.begin": Crash(HELD, ("canceled", 1, LOST), "cancel", SHORT),
+    "cancel.updated": Crash(HELD, ("canceled", 1, LOST), "cancel", SHORT),
     "cancel.committed": Crash(
-        ("canceled", 0, [(1, "canceled")]),
-        ("canceled", 0, [(1, "canceled")]),
-        do="cancel",
-        options=("--ttl", "1"),
+        ("canceled", 0, [(1, "canceled")]), ("canceled", 0, [(1, "canceled")]), "cancel", SHORT
     ),
-    **dict.fromkeys(
-        ("release.begin", "release.updated"),
-        Crash(HELD, TWICE, do="ignore", options=("--grace", "0")),
-    ),
+    "release.begin": Crash(HELD, TWICE, "wait", AT_ONCE),
+    "release.updated": Crash(HELD, TWICE, "wait", AT_ONCE),
     "release.committed": Crash(
-        ("ready", 0, [(1, "released")]),
-        ("succeeded", 1, [(1, "released")]),
-        do="ignore",
-        options=("--grace", "0"),
+        ("ready", 0, [(1, "released")]), ("succeeded", 1, [(1, "released")]), "wait", AT_ONCE
     ),
-    **dict.fromkeys(
-        ("renew.begin", "renew.updated", "renew.committed"),
-        Crash(HELD, TWICE, do="wait", options=("--ttl", "1")),
-    ),
-}  # fmt: skip
+    "reap.selected": Crash(HELD, TWICE, before="expired"),
+    "reap.updated": Crash(HELD, TWICE, before="expired"),
+    "reap.committed": Crash(("ready", 1, LOST), TWICE, before="expired"),
+}
 
-#: Points passed without a job of their own; each has a test below.
-OTHER_POINTS = {
-    "enqueue.begin", "enqueue.inserted", "enqueue.committed", "enqueue_many.chunk",
-    "promote.updated", "promote.committed", "reap.selected", "reap.updated", "reap.committed",
-    "bulk.chunk",
+#: Points that no worker passes; each has a test below.
+CALLERS_POINTS = {
+    "enqueue.begin", "enqueue.inserted", "enqueue.committed", "enqueue_many.chunk", "bulk.chunk",
+    "prune.selected", "prune.deleted",
 }  # fmt: skip
 
 
-def finish() -> None:
+def queue_of(point: str) -> str:
+    """Return the queue of a point's job, which no other point's worker serves."""
+    return f"crash.{point}"
+
+
+def prepare(point: str, crash: Crash) -> int:
+    """Enqueue the job of a line, in the state that the line begins with."""
+    job_id = enqueue(ACT, {"do": crash.do}, queue=queue_of(point))
+    if crash.before == "due":
+        Job.objects.filter(id=job_id).update(state="scheduled")
+    elif crash.before == "expired":
+        s.claim_one(kinds=(ACT,), queue=queue_of(point), ttl=0.0)
+    return job_id
+
+
+def finish(*queues: str) -> None:
     """Let a worker of this process do what is left, an hour later."""
-    with clock.override(now("default") + timedelta(hours=1)), s.employed() as worker:
+    with clock.override(now("default") + timedelta(hours=1)), s.employed(queues) as worker:
         worker.run_until_idle()
 
 
-def skip_selected(point: str) -> None:
-    if point == "claim.selected" and vendor() == "postgresql":
-        pytest.skip("PostgreSQL claims by one statement and has no such point (queue.md 4.8)")
-
-
-@pytest.mark.row("queue", "C73")
+@pytest.mark.row("queue", "C73", "C155")
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("point", WORKER_TABLE)
 def test_a_worker_killed_at_a_fail_point_leaves_what_the_crash_table_says(
-    spawn: Spawner, point: str
+    spawn: Spawner, tmp_path: Path
 ) -> None:
-    skip_selected(point)
-    crash = WORKER_TABLE[point]
-    job_id = enqueue(ACT, {"do": crash.do})
-    killed = spawn([*WORKER, *crash.options], failpoints={point: "kill"})
-    if crash.do == "ignore":
-        killed.wait_line(f"act {job_id} attempt 1 starts")
-        killed.term()
-    assert killed.wait() == -signal.SIGKILL, killed.output()
-    assert look(job_id) == crash.after
-    Job.objects.filter(id=job_id).update(payload={"do": "end"})
-    finish()
-    assert look(job_id) == crash.end
-    stored = only(job_id)
-    assert stored.result == (f"attempt {stored.attempt}" if stored.state == "succeeded" else None)
+    # PostgreSQL claims by one statement and has no point inside it.
+    table = {
+        point: crash
+        for point, crash in TABLE.items()
+        if point != "claim.selected" or vendor() != "postgresql"
+    }
+    nursery = Nursery(spawn, tmp_path)
+    jobs, after, codes = {}, {}, {}
+    for point, crash in table.items():
+        jobs[point] = prepare(point, crash)
+        codes[point], output = nursery.worker(
+            [*WORKER[1:], "--queues", queue_of(point), *crash.options],
+            failpoints=f"{point}=kill",
+            term_at=f"act {jobs[point]} attempt 1 starts" if crash.options == AT_ONCE else "",
+        )
+        assert codes[point] == -signal.SIGKILL, (point, output)
+        after[point] = look(jobs[point])
+    nursery.close()
+    assert after == {point: crash.after for point, crash in table.items()}
+    Job.objects.update(payload={"do": "end"})
+    finish(*map(queue_of, table))
+    assert {point: look(job) for point, job in jobs.items()} == {
+        point: crash.end for point, crash in table.items()
+    }
+    for stored in Job.objects.filter(state="succeeded"):
+        assert stored.result == f"attempt {stored.attempt}"
 
 
 def test_every_fail_point_has_a_test_of_its_crash() -> None:
-    assert set(WORKER_TABLE) | OTHER_POINTS == failpoints.POINTS
-    assert not set(WORKER_TABLE) & OTHER_POINTS
+    assert set(TABLE) | CALLERS_POINTS == failpoints.POINTS
+    assert not set(TABLE) & CALLERS_POINTS
 
 
 SCRIPT = """
@@ -258,45 +281,6 @@ def test_a_caller_killed_while_it_enqueues_many_has_stored_all_or_none(
     assert Job.objects.count() == stored
 
 
-@pytest.mark.row("queue", "C73")
-@pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize(
-    ("point", "state"), [("promote.updated", "scheduled"), ("promote.committed", "ready")]
-)
-def test_a_worker_killed_while_it_promotes_loses_nothing(
-    spawn: Spawner, point: str, state: str
-) -> None:
-    job_id = enqueue("tests.quick", 7, delay=60)
-    Job.objects.filter(id=job_id).update(run_at=now("default"))
-    killed = spawn(WORKER, failpoints={point: "kill"})
-    assert killed.wait() == -signal.SIGKILL, killed.output()
-    assert look(job_id) == (state, 0, [])
-    finish()
-    assert look(job_id) == ONCE
-
-
-@pytest.mark.row("queue", "C73")
-@pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize(
-    ("point", "after"),
-    [
-        ("reap.selected", HELD),
-        ("reap.updated", HELD),
-        ("reap.committed", ("ready", 1, LOST)),
-    ],
-)
-def test_a_worker_killed_while_it_reaps_leaves_the_job_to_the_next(
-    spawn: Spawner, point: str, after: Any
-) -> None:
-    job_id = enqueue("tests.quick", 7)
-    s.claim_one(kinds=("tests.quick",), ttl=0.0)
-    killed = spawn(WORKER, failpoints={point: "kill"})
-    assert killed.wait() == -signal.SIGKILL, killed.output()
-    assert look(job_id) == after
-    finish()
-    assert look(job_id) == TWICE
-
-
 @pytest.mark.row("queue", "C118")
 @pytest.mark.django_db(transaction=True)
 def test_an_operator_killed_in_a_bulk_retry_has_revived_whole_chunks(spawn: Spawner) -> None:
@@ -306,6 +290,20 @@ def test_an_operator_killed_in_a_bulk_retry_has_revived_whole_chunks(spawn: Spaw
     assert Job.objects.filter(state="dead", revivals=0).count() == 500
     assert retry_jobs(Job.objects.filter(state="dead")).changed == 500
     assert Job.objects.filter(state="ready", revivals=1).count() == 1_500
+
+
+@pytest.mark.row("queue", "C120")
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("point", ["prune.selected", "prune.deleted"])
+def test_a_prune_that_is_killed_has_deleted_whole_batches_and_is_begun_again(
+    spawn: Spawner, point: str
+) -> None:
+    s.fill(1_500, "dead", kind="tests.quick", ahead=f"-{100 * 86_400} - n")
+    child = spawn(["gnl_prune"], failpoints={point: "kill@2"})
+    assert child.wait() == -signal.SIGKILL, child.output()
+    assert Job.objects.count() == 500
+    assert spawn(["gnl_prune"]).wait() == 0
+    assert not Job.objects.exists()
 
 
 # stopped, not killed
@@ -318,10 +316,11 @@ def test_a_worker_stopped_past_its_lease_writes_nothing_when_it_goes_on(
     spawn: Spawner, point: str
 ) -> None:
     job_id = enqueue(ACT, {"do": "end"})
-    zombie = spawn([*WORKER, "--ttl", "1"], failpoints={point: "stop@1"})
+    # Its lease is long, so that no renewal is stopped half way: on SQLite that would hold the file.
+    zombie = spawn(WORKER, failpoints={point: "stop@1"})
     zombie.wait_stopped()
     assert look(job_id) == HELD
-    finish()
+    finish("default")
     assert look(job_id) == TWICE
     before = Job.objects.filter(id=job_id).values().get()
     zombie.cont()

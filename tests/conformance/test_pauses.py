@@ -18,12 +18,14 @@ from gnl_django import (
     resume_queue,
     retry_job,
 )
+from gnl_django.core.models import Process
 from gnl_django.queue import pauses
 from gnl_django.queue.models import Job, QueueState
 from gnl_django.queue.store import store_for
 from tests.conformance import support_claim as s
 from tests.conformance.conftest import Declare
 from tests.conformance.helpers import running
+from tests.procs import Spawner
 from tests.support import vendor, wait_until
 
 Failpoint = Callable[[str, Callable[[], None]], None]
@@ -378,6 +380,35 @@ def test_resume_wakes_the_workers_of_this_process() -> None:
         wait_until(lambda: worker.metrics().polls > 0)
         assert resume_queue("default")
         wait_until(lambda: s.states() == {job_id: "succeeded"})
+
+
+@pytest.mark.row("studio", "C24")
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.postgres("only PostgreSQL has NOTIFY")
+def test_with_notify_a_resume_elsewhere_is_seen_at_once(spawn: Spawner) -> None:
+    job_id = enqueue("tests.quick", 5)
+    assert pause_queue("default")
+    worker = spawn(["gnl_worker", "--poll", "60", "--max-poll", "60"])
+    with connection.cursor() as cursor:
+
+        def listens() -> bool:
+            cursor.execute("SELECT 1 FROM pg_stat_activity WHERE query LIKE %s", ['LISTEN "gnl_c%'])
+            return cursor.fetchone() is not None
+
+        wait_until(lambda: listens() and Process.objects.exists(), 30, describe=worker.output)
+    assert s.states() == {job_id: "ready"}
+    assert resume_queue("default")
+    wait_until(lambda: s.states() == {job_id: "succeeded"}, describe=worker.output)
+
+
+@pytest.mark.row("studio", "C24")
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.postgres("only PostgreSQL has NOTIFY")
+def test_without_notify_nothing_is_sent(settings: Any) -> None:
+    settings.GNL = {"NOTIFY": False}
+    with s.statements() as seen:
+        assert pause_queue("default")
+    assert not [text for text in seen if "pg_notify" in text]
 
 
 @pytest.mark.row("studio", "C24")

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from itertools import pairwise
-from statistics import median
 from threading import Event
 from time import monotonic
 from typing import Any
@@ -257,26 +256,30 @@ def test_waits_of_an_idle_worker_double_to_the_longest_and_a_job_resets_them(
 ) -> None:
     declare(s.KIND)
     enqueue(s.KIND)  # so that the worker has its place in the ring
-    with s.employed(poll=0.015, max_poll=0.12, concurrency=1) as worker:
+    with s.employed(poll=0.015, max_poll=0.24, concurrency=1) as worker:
         assert worker.run_once() == 1
         moments, _ = passes(failpoint)
-        for round_ in range(2):
-            if round_:
-                s.add([None])
-                wait_until(lambda: worker.metrics().completed == 2)
-            begun = len(moments)
-            if not round_:
-                worker.start()
-            wait_until(lambda begun=begun: len(moments) > begun + 7, describe=lambda: moments)
-            gaps = [two - one for one, two in pairwise(moments[begun : begun + 8])]
-            if round_:
-                # The pass that found the job and those right behind it are not counted.
-                first = next(at for at, gap in enumerate(gaps) if gap >= 0.014)
-                gaps = gaps[first:]
-            nominal = [0.015, 0.03, 0.06, 0.12, 0.12, 0.12, 0.12][: len(gaps)]
-            late = [gap - wanted for gap, wanted in zip(gaps, nominal, strict=True)]
-            assert min(late) > -0.002, gaps
-            assert median(late) < 0.03, gaps
+        worker.start()
+        wait_until(lambda: len(moments) >= 8, describe=lambda: moments)
+        check_growth(moments[:8])
+        s.add([None])
+        wait_until(lambda: worker.metrics().completed == 2)
+        begun = len(moments)
+        wait_until(lambda: len(moments) >= begun + 8, describe=lambda: moments)
+        # The pass that found the job was followed by others at once.
+        gaps = [two - one for one, two in pairwise(moments)]
+        first = next(at for at in range(begun - 1, len(gaps)) if gaps[at] >= 0.014)
+        check_growth(moments[first : first + 7])
+
+
+def check_growth(moments: list[float]) -> None:
+    """Assert that waits grow from 0.015 s to 0.24 s and then stay."""
+    gaps = [two - one for one, two in pairwise(moments)]
+    for gap, wanted in zip(gaps, [0.015, 0.03, 0.06, 0.12, 0.24, 0.24, 0.24], strict=False):
+        assert gap >= wanted - 0.002, gaps
+    # A busy machine may be late, but neither by a whole doubling each time nor at the first wait.
+    assert gaps[0] < 0.2, gaps
+    assert min(gaps[4:]) < 0.48, gaps
 
 
 @pytest.mark.row("queue", "C135")
@@ -293,7 +296,7 @@ def test_without_backoff_an_idle_worker_always_waits_the_same(
         wait_until(lambda: len(moments) > 12)
     gaps = [two - one for one, two in pairwise(moments[:12])]
     assert min(gaps) > 0.013
-    assert median(gaps) < 0.05
+    assert sum(gaps) < 5  # doubling would have taken 15 s
 
 
 @pytest.mark.row("queue", "C135")

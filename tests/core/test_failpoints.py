@@ -186,6 +186,7 @@ SPECIFIED = {
     "renew": "begin updated committed",
     **dict.fromkeys(("complete", "retry", "bury", "cancel", "release"), "begin updated committed"),
     "reap": "selected updated committed",
+    "prune": "selected deleted",
     "bulk": "chunk",
 }
 

@@ -17,6 +17,7 @@ from gnl_django import enqueue, enqueue_many
 from gnl_django.core import leases
 from gnl_django.queue.models import Attempt, Job
 from gnl_django.queue.options import NewJob
+from tests.conformance.nursery import Nursery
 from tests.database import with_database
 from tests.procs import Spawner
 from tests.support import vendor, wait_until
@@ -104,27 +105,25 @@ MOMENTS = 30
 @pytest.mark.row("queue", "C139")
 @pytest.mark.django_db(transaction=True)
 def test_a_signal_at_any_moment_round_a_claim_leaves_each_row_released_or_run(
-    spawn: Spawner,
+    spawn: Spawner, tmp_path: Path
 ) -> None:
     dice = random.Random(139)  # noqa: S311 - the same moments every time
     enqueue_many([NewJob("tests.quick", at, org=f"org-{at % 3}") for at in range(20_000)])
     sentinels = set()
+    nursery = Nursery(spawn, tmp_path)
     for number in range(MOMENTS):
-        # Claims follow one another without a pause, so that every moment is near one. Half of the
-        # workers stop in it: their claim is sent step by step and its COMMIT can be met.
-        points = {"claim.updated": "log@2"} if number % 2 else {}
         first = enqueue(ACT, {"do": "end"}, queue="first")
         sentinels.add(first)
-        worker = spawn(
-            [*WORKER, "--queues", "first,default", "--concurrency", "2", "--grace", "20"],
-            failpoints=points,
+        # Claims follow one another without a pause, so that every moment is near one. Half of the
+        # workers have a point armed: they claim step by step, and their COMMIT can be met.
+        code, output = nursery.worker(
+            ["--queues", "first,default", "--concurrency", "2", "--grace", "15"],
+            failpoints="claim.updated=log@2" if number % 2 else "",
+            term_at=f"act {first} attempt 1 ends",
+            delay=dice.uniform(0, 0.004),
         )
-        worker.wait_line(f"act {first} attempt 1 ends")
-        deadline = monotonic() + dice.uniform(0, 0.004)
-        while monotonic() < deadline:
-            os.sched_yield()
-        worker.term()
-        assert worker.wait() == 0, worker.output()
+        assert code == 0, output
+    nursery.close()
     rows = Job.objects.exclude(id__in=sentinels)
     counts = {
         (row["state"], row["attempt"]): row["result"]

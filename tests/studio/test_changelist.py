@@ -185,6 +185,22 @@ def test_windows_of_any_size_lose_no_row(
     assert [row for page in backward[::-1] for row in page] == forward
 
 
+@pytest.mark.parametrize("window", [20_000, 10])
+def test_ready_jobs_that_have_been_left_behind_are_found(
+    viewer: Client, monkeypatch: pytest.MonkeyPatch, window: int
+) -> None:
+    monkeypatch.setattr("gnl_django.studio.store.COUNT_MAX", 4)
+    monkeypatch.setattr(sources, "WINDOW", window)
+    ids = store(
+        [*(new_job("ready") for _ in range(55)), *(new_job("succeeded") for _ in range(30))]
+    )
+
+    pages = walk(viewer, "?state=ready")
+
+    assert [row for page in pages for row in page] == ids[54::-1]
+    assert len(pages) == (2 if window > 55 else 9), "many are read in windows, few whole"
+
+
 @pytest.mark.row("studio", "C65")
 @pytest.mark.parametrize(
     "query",

@@ -9,12 +9,9 @@ from gnl_django.models import Job
 from gnl_django.studio import sources
 from gnl_django.studio.filters import Filters
 from gnl_django.studio.sources import Source, choose
-from gnl_django.studio.store import Snapshot
 from tests.studio.rows import EPOCH, make
 
-FEW = Snapshot(EPOCH, {"ready": 12, "dead": 3})
-MANY = Snapshot(EPOCH, {"ready": 1_001, "dead": 3})
-DEAD = choose(Filters(state="dead"), FEW)
+DEAD = choose(Filters(state="dead"), few_ready=False)
 
 
 @pytest.mark.parametrize(
@@ -37,13 +34,13 @@ DEAD = choose(Filters(state="dead"), FEW)
 def test_each_list_has_a_source_that_an_index_gives(
     asked: Filters, columns: tuple[str, ...], whole: bool, residual: bool
 ) -> None:
-    source = choose(asked, FEW)
+    source = choose(asked, few_ready=True)
 
     assert (source.columns, source.whole, source.residual) == (columns, whole, residual)
 
 
 def test_many_ready_jobs_are_read_in_windows_of_the_primary_key() -> None:
-    assert choose(Filters(state="ready"), MANY) == Source("jobs:ready", residual=True)
+    assert choose(Filters(state="ready"), few_ready=False) == Source("jobs:ready", residual=True)
 
 
 def test_a_cursor_holds_its_values_exactly() -> None:
@@ -89,7 +86,7 @@ def test_rows_with_equal_times_come_each_once_in_both_directions(
     column = {"dead": "finished_at", "scheduled": "run_at"}[state]
     for at in range(12):
         make(state, **{column: EPOCH + timedelta(seconds=at // 5)})
-    source = choose(Filters(state=state), FEW)
+    source = choose(Filters(state=state), few_ready=False)
     rows = Job.objects.filter(state=state)
     whole = list(source.ordered(rows, backward=backward))
 

@@ -41,18 +41,12 @@ def test_a_snapshot_follows_the_clock_of_the_tests() -> None:
 def test_counting_stops_above_a_thousand(monkeypatch: pytest.MonkeyPatch) -> None:
     store_rows([new_job("dead") for _ in range(1_000)])
     assert store.snapshot("default").shown("dead") == "1,000"
-    assert store.snapshot("default").few("dead")
 
     store_rows([new_job("dead") for _ in range(250)])
 
     found = store.snapshot("default")
     assert found.counts["dead"] == 1_001
     assert found.shown("dead") == "1,000+"
-    assert not found.few("dead")
-
-
-def test_a_state_that_is_not_counted_is_not_known_to_be_few() -> None:
-    assert not store.Snapshot(EPOCH, {}).few("succeeded")
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ class Command(BaseCommand):
         add("--kinds", default=None, help="only these kinds, comma-separated")
         add("--name", default=None, help="first part of this worker's name")
         add("--grace", type=float, default=30.0, help="seconds for handlers after SIGTERM")
+        add("--exit-when-stuck", action="store_true", help="exit 75 when a handler is stuck")
         add("--until-idle", action="store_true", help="end when nothing is ready to run")
         add("--processes", type=int, default=None, help="as many workers under a supervisor")
         add("--max-jobs", type=int, default=None, help="end after so many jobs")

@@ -168,10 +168,18 @@ class Store(ABC):
     LOCK = ""
     #: Hint of the index by which the running jobs of a lane are counted.
     RUNNING_BY = ""
+    #: Hint of the index by which jobs are listed.
+    LISTED_BY = ""
+    #: Hint of the primary key.
+    BY_KEY = ""
+    #: Hint of the index by which dead jobs are found, oldest first.
+    DEAD_BY = ""
 
     def __init__(self, using: str, *, prepare: bool = False) -> None:
         self.using = using
         self.prepare = prepare
+        #: Ids that keys have led to: of jobs that were stored already.
+        self.found: set[int] = set()
 
     @property
     def connection(self) -> BaseDatabaseWrapper:
@@ -185,6 +193,12 @@ class Store(ABC):
         cursor.execute(clock.render(text, connection.vendor), params)
         return cursor
 
+    def read(self, text: str, params: Any) -> list[Any]:
+        """Run one read and return its rows."""
+        with self.execute(text, params) as cursor:
+            rows: list[Any] = cursor.fetchall()
+            return rows
+
     # enqueue
 
     @abstractmethod
@@ -197,7 +211,7 @@ class Store(ABC):
 
     @abstractmethod
     def find_keys(self, dedups: Sequence[str]) -> dict[str, int]:
-        """Return the ids of the jobs stored under these keys."""
+        """Return the ids of the jobs stored under these keys, and note them in `found`."""
 
     def lock_lane(self, queue: str, org: str) -> None:  # noqa: B027 - nothing to do by default
         """Make the depth that follows exact against other callers, where possible (R7)."""
@@ -234,9 +248,20 @@ class Store(ABC):
         """Settle and claim; in one transaction where the database allows (R66)."""
         return self.settle(outcomes), self.claim(request)
 
+    def give_back(self, token: str) -> None:
+        """Release what the claim with `token` took, if it took anything, at no cost (R66)."""
+        text = "SELECT id FROM gnl_django_job WHERE state='running' AND claim_token=%s"
+        with self.execute(text, [token]) as cursor:
+            found = [row[0] for row in cursor.fetchall()]
+        self.settle([Outcome(i, token, "ready", refund=True, recorded="released") for i in found])
+
     @abstractmethod
     def renew(self, leases: Sequence[Lease], ttl: float) -> list[tuple[Lease, Verdict]]:
         """Extend leases to `ttl` seconds from now; never wait for a row (R25)."""
+
+    @abstractmethod
+    def progress(self, reports: Sequence[tuple[int, str, str]]) -> None:
+        """Write progress as (id, token, JSON) where the claim is ours; never wait for a row."""
 
     @abstractmethod
     def promote(self) -> float | None:

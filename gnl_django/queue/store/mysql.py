@@ -17,6 +17,9 @@ _READY = (
     "WHERE state='ready' AND queue=%s AND org {op} %s AND kind IN {kinds} ORDER BY org LIMIT 1"
 )
 
+#: Added to the id that an upsert answers for a job that was there already.
+FOUND = 1 << 62
+
 
 class MySQLStore(RowwiseStore):
     """The store of a MySQL or MariaDB alias."""
@@ -24,6 +27,8 @@ class MySQLStore(RowwiseStore):
     VENDOR = "mysql"
     LOCK = " FOR UPDATE SKIP LOCKED"
     BY_KEY = "FORCE INDEX (PRIMARY)"
+    LISTED_BY = "FORCE INDEX (gnl_job_org)"
+    DEAD_BY = "FORCE INDEX (gnl_job_dead)"
     AFTER = "({now} + INTERVAL %s MICROSECOND)"
     UNTIL_DUE = "TIMESTAMPDIFF(MICROSECOND, {now}, run_at) / 1000000"
     QUOTE = "`"
@@ -40,9 +45,14 @@ class MySQLStore(RowwiseStore):
                 return found
         text, params = self.insert_text([row])
         if row.dedup is not None:
-            text += " ON DUPLICATE KEY UPDATE id = LAST_INSERT_ID(id)"
+            # The answer's high bit tells a stored job, which came meanwhile, from the new one.
+            text += f" ON DUPLICATE KEY UPDATE id = id + 0 * LAST_INSERT_ID(id + {FOUND})"
         with self.execute(text, params) as cursor:
-            return int(cursor.lastrowid)
+            answer = int(cursor.lastrowid)
+        if answer < FOUND:
+            return answer
+        self.found.add(answer - FOUND)
+        return answer - FOUND
 
     def insert_batch(self, rows: Sequence[NewRow]) -> list[int]:
         """Runs of unkeyed rows take consecutive ids; runs of keyed ones are looked up after."""

@@ -120,7 +120,9 @@ class PostgresStore(Store):
 
     def find_keys(self, dedups: Sequence[str]) -> dict[str, int]:
         """One look-up through the unique index."""
-        return dict(self._rows(sql.FIND_KEYS, {"dedups": array(dedups)}))
+        found: dict[str, int] = dict(self._rows(sql.FIND_KEYS, {"dedups": array(dedups)}))
+        self.found.update(found.values())
+        return found
 
     def lock_lane(self, queue: str, org: str) -> None:
         """Take the lane's advisory lock until the transaction ends."""
@@ -192,6 +194,12 @@ class PostgresStore(Store):
         rows = self._marked("renew", sql.RENEW, params)
         return [(by_key[row[0], row[1]], _verdict(row[2], ours=row[3])) for row in rows]
 
+    def progress(self, reports: Sequence[tuple[int, str, str]]) -> None:
+        """One statement for all."""
+        ids, tokens, texts = zip(*sorted(reports), strict=True)
+        params = {"ids": array(ids), "tokens": array(tokens), "progress": array(texts)}
+        self._batch([(sql.PROGRESS, params)])
+
     def promote(self) -> float | None:
         """One statement for each 500 due jobs."""
         while True:
@@ -227,6 +235,10 @@ class PostgresStore(Store):
         return Canceled(*rows[0]) if rows else None
 
     # how statements are sent
+
+    def read(self, text: str, params: dict[str, Any]) -> list[Any]:
+        """Run one read; outside a caller's transaction under the planner switches."""
+        return self._batch([(text, params)])[0]
 
     def _rows(self, text: str, params: dict[str, Any]) -> list[Any]:
         with self.execute(text, params) as cursor:

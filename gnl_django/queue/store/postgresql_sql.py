@@ -238,6 +238,17 @@ SELECT h.id, h.token, upd.state, upd.id IS NULL AND {_STILL_OURS}
 FROM held h LEFT JOIN upd USING (id)
 """
 
+PROGRESS = f"""
+WITH held AS (SELECT * FROM unnest(%(ids)s::bigint[], %(tokens)s::text[], %(progress)s::text[])
+  h(id, token, progress)),
+{_MINE}
+upd AS (
+  UPDATE gnl_django_job job SET progress = h.progress FROM held h
+  WHERE job.id = ANY (ARRAY(SELECT id FROM mine)) AND job.id = h.id AND job.claim_token = h.token
+    AND job.state || '' = 'running' RETURNING 1)
+SELECT count(*) FROM upd
+"""
+
 PROMOTE = """
 WITH due AS MATERIALIZED (
   SELECT id FROM gnl_django_job WHERE state='scheduled' AND run_at <= (SELECT {now})

@@ -108,6 +108,7 @@ class RowwiseStore(RowwiseSettling):
             part = dedups[at : at + INSERT_BATCH]
             text = f"SELECT dedup, id FROM gnl_django_job WHERE dedup IN {marks(part)}"
             found.update(self.rows(text, part))
+        self.found.update(found.values())
         return found
 
     def insert_many(self, rows: Sequence[NewRow]) -> list[int]:

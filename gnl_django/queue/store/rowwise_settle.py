@@ -34,8 +34,6 @@ class RowwiseSettling(Store):
     """Settle and renew by rows; the vendor fills in its words."""
 
     VENDOR = ""
-    #: Hint of the index to read by, where the vendor wants one.
-    BY_KEY = ""
     #: `{now}` plus a parameter made by `duration`.
     AFTER = ""
     #: Seconds from now until run_at.
@@ -186,6 +184,21 @@ class RowwiseSettling(Store):
             "lease_expires_at=NULL WHERE id=%s AND claim_token=%s AND state='running'",
             [*params, state, outcome.id, outcome.token],
         )
+
+    def progress(self, reports: Sequence[tuple[int, str, str]]) -> None:
+        """Choose what is ours and free, then one UPDATE for each row."""
+
+        def work() -> None:
+            mine = self._mine([(job_id, token) for job_id, token, _ in reports])
+            for job_id, token, text in sorted(reports):
+                if (job_id, token) in mine:
+                    self.change(
+                        "UPDATE gnl_django_job SET progress=%s "
+                        "WHERE id=%s AND claim_token=%s AND state='running'",
+                        [text, job_id, token],
+                    )
+
+        self.own(work)
 
     def renew(self, leases: Sequence[Lease], ttl: float) -> list[tuple[Lease, Verdict]]:
         """Choose what is ours and free, then one UPDATE by primary key."""

@@ -1,0 +1,81 @@
+"""One event loop on a thread of its own, on which async handlers run side by side.
+
+Used by the worker. Started when the first coroutine comes; a batch costs one hop between threads,
+not one a job.
+"""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from asgiref.sync import sync_to_async
+from django.db import connections
+
+logger = logging.getLogger(__name__)
+
+Make = Callable[[], Coroutine[Any, Any, None]]
+
+
+class LoopThread:
+    """Runs coroutines until they end by themselves."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def submit(self, makes: Sequence[Make]) -> None:
+        """Start a coroutine for each of `makes`, in order; from any thread."""
+        if not makes:
+            return
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                thread = threading.Thread(
+                    target=self._serve, args=(self._loop,), name=self._name, daemon=True
+                )
+                thread.start()
+            self._loop.call_soon_threadsafe(self._start, list(makes))
+
+    def close(self) -> None:
+        """Let the thread end once its coroutines have ended; `submit` starts a new one."""
+        with self._lock:
+            loop, self._loop = self._loop, None
+        if loop is not None:
+            loop.call_soon_threadsafe(self._stop_when_done, loop)
+
+    def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_forever()
+        finally:
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.run_until_complete(loop.shutdown_default_executor())
+            loop.close()
+
+    def _start(self, makes: list[Make]) -> None:
+        for make in makes:
+            task = asyncio.get_running_loop().create_task(make())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def _stop_when_done(self, loop: asyncio.AbstractEventLoop) -> None:
+        mine = [task for task in self._tasks if task.get_loop() is loop]
+        ending = loop.create_task(self._end(mine))
+        ending.add_done_callback(lambda _: loop.stop())
+
+    async def _end(self, tasks: list["asyncio.Task[None]"]) -> None:
+        await asyncio.gather(*tasks, return_exceptions=True)
+        # The thread in which coroutines reach the database outlives this loop.
+        await sync_to_async(connections.close_all)()
+
+
+def cancel_from_anywhere(task: "asyncio.Task[Any]") -> None:
+    """Cancel `task` of a loop that runs in another thread; a loop that has closed is no matter."""
+    try:
+        task.get_loop().call_soon_threadsafe(task.cancel)
+    except RuntimeError:
+        logger.debug("A task was to be canceled after its loop had closed")

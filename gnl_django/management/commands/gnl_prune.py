@@ -1,0 +1,30 @@
+"""`manage.py gnl_prune`: deletes finished jobs that were kept long enough."""
+
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.management.base import BaseCommand
+
+from gnl_django import conf
+from gnl_django.core import failpoints
+from gnl_django.management import audit
+from gnl_django.queue import retention
+
+
+class Command(BaseCommand):
+    """Arguments only; `queue.retention` does the work (queue.md 3.9, R50)."""
+
+    help = "Delete succeeded, canceled and dead jobs that were kept as long as GNL['KEEP_..'] says."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """Declare the options."""
+        given = conf.settings()
+        parser.add_argument("--database", default=given.DATABASE, help="alias of the database")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Delete and say how many."""
+        failpoints.arm_from_environment()
+        counts = retention.prune(using=options["database"])
+        text = ", ".join(f"{count} {state}" for state, count in counts.items())
+        audit.note("prune", outcome=text)
+        self.stdout.write(f"Deleted jobs: {text}")

@@ -1,0 +1,47 @@
+"""What an operator does to one job by a conditional UPDATE that is the same on every database.
+
+Called by `queue.operator`; the WHERE names the from-state, so a second call changes nothing
+(queue.md 4.7, studio.md 2.8).
+"""
+
+from gnl_django.core.db import own_transaction, retrying
+from gnl_django.queue.store.base import Canceled, Store
+
+RUN_NOW = (
+    "UPDATE gnl_django_job SET state='ready', run_at={now} WHERE id = %s AND state = 'scheduled'"
+)
+DISCARD = (
+    "UPDATE gnl_django_job SET state='canceled', finished_at={now}, cancel_reason=%s "
+    "WHERE id = %s AND state = 'dead'"
+)
+
+
+def run_now(store: Store, job_id: int) -> bool:
+    """Make a scheduled job ready; return whether this call did it."""
+    connection = store.connection
+
+    def once() -> bool:
+        with own_transaction(connection):
+            return _changed(store, RUN_NOW, [job_id])
+
+    return retrying(connection, once)
+
+
+def discard(store: Store, job_id: int, reason: str) -> Canceled | None:
+    """Make a dead job canceled; return it, None when this call did nothing."""
+    connection = store.connection
+
+    def once() -> Canceled | None:
+        with own_transaction(connection):
+            if not _changed(store, DISCARD, [reason, job_id]):
+                return None
+            text = "SELECT kind, org, state FROM gnl_django_job WHERE id = %s"
+            with store.execute(text, [job_id]) as cursor:
+                return Canceled(*cursor.fetchone())
+
+    return retrying(connection, once)
+
+
+def _changed(store: Store, text: str, params: list[object]) -> bool:
+    with store.execute(text, params) as cursor:
+        return int(cursor.rowcount) == 1

@@ -1,0 +1,110 @@
+"""What the children of fault tests do; started by `tests.zygote` as "tests.chaos.run:<name>"."""
+
+import random
+from threading import Event
+from time import monotonic
+from typing import Any
+
+from django.core.management import call_command
+
+from gnl_django import NewJob, enqueue, enqueue_many, retry_jobs
+from gnl_django.core import clock, failpoints, leases
+from gnl_django.core.db import now, reconnect
+from gnl_django.core.registry import autodiscover
+from gnl_django.models import Job
+from tests.chaos import plants, telling
+from tests.history import ClientLog
+
+
+def worker(options: dict[str, Any]) -> None:
+    """Be `gnl_worker` with these options; `min_ttl` allows shorter leases than real ones."""
+    leases.MIN_TTL = options.pop("min_ttl", leases.MIN_TTL)
+    autodiscover()
+    telling.begin()
+    telling.worker_starts()
+    plants.plant_from_environment()
+    call_command("gnl_worker", **options)
+
+
+def produce(log: str, calls: list[dict[str, Any]]) -> None:
+    """Make these calls one after another: {"f": "enqueue" | "enqueue_many", "value": ..}."""
+    autodiscover()
+    telling.begin()
+    failpoints.arm_from_environment()
+    client = ClientLog(log)
+    for call in calls:
+        give(client, call["f"], call["value"])
+
+
+def give(client: ClientLog, f: str, value: Any) -> Any:
+    """Make one call of the API and log it; a mark is {"m", "payload", and options}."""
+    if f == "enqueue_many":
+        return client.call(f, lambda: enqueue_many([new_job(v) for v in value]), value=value)
+    job = new_job(value)
+    return client.call(f, lambda: enqueue(job.kind, job.payload, **_options(value)), value=value)
+
+
+def new_job(mark: dict[str, Any]) -> NewJob:
+    """Return the job of a mark."""
+    return NewJob(mark.get("kind", "chaos.work"), mark["payload"], **_options(mark))
+
+
+def _options(mark: dict[str, Any]) -> dict[str, Any]:
+    names = ("org", "key", "delay", "max_attempts", "priority", "queue")
+    return {name: mark[name] for name in names if mark.get(name) is not None}
+
+
+def mark(m: str, do: str = "end", *, always: bool = False, **options: Any) -> dict[str, Any]:
+    """Return what a client call gives: marker, payload in its canonical form, options."""
+    seconds = float(options.pop("seconds", 0.0))
+    payload = {"m": m, "do": do, "always": always, "seconds": seconds}
+    return {"m": m, "payload": payload, **options}
+
+
+def revive() -> None:
+    """Retry all dead jobs, as an operator would."""
+    autodiscover()
+    telling.begin()
+    failpoints.arm_from_environment()
+    retry_jobs(Job.objects.filter(state="dead"))
+
+
+def nemesis_producer(log: str, name: str, seconds: float, seed: int, lanes: int) -> None:
+    """Give jobs as they come for `seconds`: some fail, few kill, some wait, some share a key."""
+    autodiscover()
+    telling.begin()
+    client = ClientLog(log, name)
+    dice = random.Random(seed)  # noqa: S311 - a test repeats it
+    until, number, pause = monotonic() + seconds, 0, Event()
+    while monotonic() < until:
+        marks = []
+        for _ in range(dice.choice((1, 1, 1, 5, 20))):
+            number += 1
+            marks.append(_drawn(dice, f"{name}-{number}", lanes))
+        if len(marks) == 1:
+            if dice.random() < 0.1:
+                marks[0]["key"] = f"key-{dice.randrange(200)}"
+            answer = give(client, "enqueue", marks[0])
+        else:
+            answer = give(client, "enqueue_many", marks)
+        if answer is None:
+            reconnect("default")
+        pause.wait(dice.uniform(0.0, 0.04))
+
+
+def _drawn(dice: random.Random, m: str, lanes: int) -> dict[str, Any]:
+    do = dice.choices(
+        ("end", "fail", "bury", "die", "cancel", "wait"), (92, 4.5, 0.5, 1, 0.5, 1.5)
+    )[0]
+    org = dice.randrange(lanes)
+    drawn = mark(m, do, seconds=dice.uniform(0.0, 0.3) if do == "wait" else 0.0)
+    if org:
+        drawn["org"] = f"org-{org}"
+    if dice.random() < 0.05:
+        drawn["delay"] = dice.uniform(0.0, 2.0)
+    return drawn
+
+
+def tell_skew() -> None:
+    """Print how many seconds this process's clock is ahead of the database's."""
+    print((clock.wall() - now("default")).total_seconds())

@@ -1,0 +1,78 @@
+"""F11: a worker frozen beyond its lease; another finishes its job; it wakes (reliability.md 4)."""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gnl_django.models import Job
+from tests.chaos.conftest import Give, Run
+from tests.checkers import Report, check_all
+from tests.history import Recorder
+from tests.support import wait_until
+
+ROUNDS = int(os.environ.get("GNL_CHAOS_ROUNDS", "1"))
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Round = Callable[..., Report]
+
+
+@pytest.fixture
+def zombie_round(worker: Run, give_job: Give, recorder: Recorder) -> Round:
+    """Freeze a worker at a point, let another claim its job, wake it, let the other finish."""
+
+    def play(point: str, plant: str = "") -> Report:
+        job = give_job("gated", "gate")
+        zombie = worker(failpoints={point: "stop@1"}, env={"GNL_TEST_PLANT": plant})
+        zombie.wait_stopped()
+        other = worker(env={"GNL_TEST_PLANT": plant}, ttl=30, max_poll=0.05, concurrency=1)
+        # The frozen holder's lease runs out, and the other's handler stands at the gate.
+        wait_until(
+            lambda: len(starts(recorder)) == 2,
+            20,
+            describe=lambda: (other.output(), zombie.output(), str(check_all(recorder.history()))),
+        )
+        zombie.cont()
+        wait_until(
+            lambda: recorder.history().told("stale") or Job.objects.get().state == "succeeded",
+            20,
+            describe=zombie.output,
+        )
+        # The zombie goes on with other work: it is the only one with free hands in this queue.
+        after = give_job("after")
+        wait_until(lambda: Job.objects.get(id=after).state == "succeeded", 20)
+        (recorder.directory / "gate").touch()
+        wait_until(lambda: len(recorder.history().told("end")) == 3, 20)
+        wait_until(lambda: Job.objects.get(id=job).state == "succeeded", 20)
+        for proc in (zombie, other):
+            proc.term()
+            assert proc.wait() == 0
+        return check_all(
+            recorder.history(faulted=True, stopped={str(zombie.pid)}, killed=set(), ttl=0.5)
+        )
+
+    return play
+
+
+def starts(recorder: Recorder) -> list[dict[str, Any]]:
+    return [record for record in recorder.history().told("start") if record["m"] == "gated"]
+
+
+@pytest.mark.row("queue", "C77")
+@pytest.mark.row("guarantees", "G2", "G3")
+@pytest.mark.parametrize("point", ["handler.returned", "complete.begin"])
+@pytest.mark.parametrize("turn", range(ROUNDS))
+def test_a_frozen_worker_that_wakes_after_its_lease_changes_nothing_and_goes_on(
+    point: str, turn: int, zombie_round: Round
+) -> None:
+    report = zombie_round(point)
+    report.assert_green()
+    assert report.counts["stale"] == 1
+    assert report.counts["starts"] == 3
+    assert Job.objects.filter(attempt=2, state="succeeded").count() == 1
+
+
+def test_the_checkers_see_a_settle_that_does_not_name_the_token(zombie_round: Round) -> None:
+    assert zombie_round("complete.begin", "complete_without_token").red >= {"Q6", "Q7"}

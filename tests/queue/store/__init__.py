@@ -1,0 +1,1 @@
+"""Tests of the stores that the conformance tests do not hold."""

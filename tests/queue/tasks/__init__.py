@@ -1,0 +1,1 @@
+"""Tests of the backend of django.tasks; skipped on a Django without it."""
