@@ -137,6 +137,7 @@ class Heartbeat:
                     self._poke.wait(max(0.0, self._next_look - monotonic()))
             except Exception:
                 logger.exception("Clock of %s failed and goes on", self._name)
+                stopping.wait(margin(self._ttl))
 
     def _earliest(self) -> float:
         # What is held meanwhile is looked at in time: it lasts longer than this.

@@ -69,6 +69,20 @@ def revive() -> None:
     retry_jobs(Job.objects.filter(state="dead"))
 
 
+def prune_all() -> None:
+    """Delete everything that has ended, however short a time ago."""
+    from django.conf import settings
+
+    from gnl_django import conf
+    from gnl_django.queue.retention import prune
+
+    settings.GNL = {**settings.GNL, "KEEP_SUCCEEDED": 0, "KEEP_CANCELED": 0, "KEEP_DEAD": 0}
+    conf.settings.cache_clear()
+    autodiscover()
+    failpoints.arm_from_environment()
+    prune()
+
+
 def nemesis_producer(log: str, name: str, seconds: float, seed: int, lanes: int) -> None:
     """Give jobs as they come for `seconds`: some fail, few kill, some wait, some share a key."""
     autodiscover()

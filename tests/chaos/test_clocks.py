@@ -17,8 +17,12 @@ from tests.zygote import Zygote
 
 LIBRARY = next(iter(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1")), None)
 
+REASON = "SQLite has no clock but that of the process, and no server on another machine"
+
 pytestmark = [
     pytest.mark.django_db(transaction=True),
+    pytest.mark.postgres(REASON),
+    pytest.mark.mysql(REASON),
     pytest.mark.skipif(
         LIBRARY is None, reason="needs libfaketime (Debian: apt-get install libfaketime)"
     ),

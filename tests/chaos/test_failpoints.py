@@ -10,7 +10,7 @@ import pytest
 
 from gnl_django.core import failpoints
 from gnl_django.core.leases import new_token
-from gnl_django.models import Job
+from gnl_django.models import Attempt, Job
 from gnl_django.queue.store import store_for
 from gnl_django.queue.store.base import ClaimRequest
 from tests.chaos.conftest import Give, Run
@@ -46,16 +46,14 @@ SCENES = {
 }
 WORKER_POINTS = sorted(p for p in failpoints.POINTS if p.partition(".")[0] in SCENES)
 CLIENT_POINTS = ("enqueue.begin", "enqueue.inserted", "enqueue.committed", "enqueue_many.chunk")
-OTHERS = ("bulk.chunk",)
+OTHERS = ("bulk.chunk", "prune.selected", "prune.deleted")
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
+@pytest.mark.row("reliability", "3")
 def test_every_fail_point_of_the_code_is_killed_at() -> None:
-    areas = {name.partition(".")[0] for name in failpoints.POINTS}
-    covered = {*WORKER_POINTS, *CLIENT_POINTS, *OTHERS}
-    assert covered >= failpoints.POINTS - {p for p in failpoints.POINTS if p.startswith("prune.")}
-    assert areas - {"prune"} <= {p.partition(".")[0] for p in covered}
+    assert {*WORKER_POINTS, *CLIENT_POINTS, *OTHERS} == failpoints.POINTS
 
 
 def assert_holds(recorder: Recorder, **known: Any) -> None:
@@ -164,4 +162,23 @@ def test_an_operator_killed_in_a_bulk_retry_can_do_it_again(
     assert run("revive").wait() == 0
     assert set(Job.objects.values_list("state", "revivals")) == {("ready", 1)}
     finish()
+    assert_holds(recorder, killed={str(first.pid)})
+
+
+@pytest.mark.row("queue", "C155")
+@pytest.mark.parametrize("point", ["prune.selected", "prune.deleted"])
+def test_a_prune_that_is_killed_has_deleted_nothing_and_can_be_done_again(
+    point: str, run: Run, give_job: Give, recorder: Recorder, finish: Callable[..., None]
+) -> None:
+    for do in ("end", "bury", "end"):
+        give_job(do, do)
+    finish()
+    waiting = give_job("waiting", delay=3600.0)
+    first = run("prune_all", failpoints={point: "kill@1"})
+    assert first.wait() == -signal.SIGKILL, first.output()
+    assert Job.objects.count() == 4
+    again = run("prune_all")
+    assert again.wait() == 0, again.output()
+    assert list(Job.objects.values_list("id", flat=True)) == [waiting]
+    assert not Attempt.objects.exists()
     assert_holds(recorder, killed={str(first.pid)})

@@ -60,7 +60,8 @@ def nothing_stored() -> Iterator[None]:
 def test_a_plain_job_takes_one_statement_and_is_ready(kind: JobKind[Any]) -> None:
     with statements() as texts:
         job_id = kind.enqueue({"a": 1})
-    assert [text.split()[0] for text in texts] == ["INSERT"]
+    # The notification of other processes comes after the commit, and not for every job (R8).
+    assert [text.split()[0] for text in texts if "pg_notify" not in text] == ["INSERT"]
     job = job_of(job_id)
     assert (job.state, job.kind, job.payload) == ("ready", "t.plain", {"a": 1})
 

@@ -266,6 +266,28 @@ def test_an_error_of_its_own_does_not_end_the_thread(
     assert "Clock of test-heartbeat failed and goes on" in caplog.text
 
 
+def test_a_database_that_is_silent_keeps_no_lease_and_no_limit_from_its_end() -> None:
+    silence = threading.Event()
+
+    def hang(leases: Sequence[Lease]) -> list[tuple[Lease, Verdict]]:
+        silence.wait(10)
+        return []
+
+    made = heart(hang, ttl=0.3)
+    made.start()
+    try:
+        limited, lost = lease(1), lease(2)
+        made.hold([limited, lost])
+        made.time_limit(limited, 0.2)
+        wait_until(lambda: lost.signal.revoked and limited.signal.revoked)
+        assert lost.signal.why == "lease-lost"
+        assert limited.signal.why == "timeout"
+        made.stop()  # does not wait for the database
+        assert not silence.is_set()
+    finally:
+        silence.set()
+
+
 def test_it_starts_once_stops_twice_and_starts_again() -> None:
     renewals = Renewals(Verdict.RENEWED)
     made = heart(renewals, ttl=0.15)

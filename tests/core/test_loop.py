@@ -230,12 +230,21 @@ def kill(number: int) -> None:
     os.kill(os.getpid(), number)
 
 
+@pytest.fixture(autouse=True)
+def _late_signals_end_nothing() -> Iterator[None]:
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_the_wait_and_stays_seen(number: int) -> None:
     with Signals() as signals:
         assert signals.wait(0) is False
-        threading.Timer(0.05, kill, (number,)).start()
+        timer = threading.Timer(0.05, kill, (number,))
+        timer.start()
         assert signals.wait() is True
+        timer.join()
         assert signals.wait() is True
         assert signals.wait(0) is True
 

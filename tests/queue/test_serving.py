@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+from collections.abc import Callable, Iterator
 from threading import Barrier, Event
 from typing import Any
 
@@ -19,9 +20,23 @@ from gnl_django.queue.serving import End, Limits
 from tests.conformance import support_claim as s
 from tests.conformance.conftest import Declare
 
+Soon = Callable[[float], None]
 
-def term_soon(seconds: float) -> None:
-    threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGTERM)).start()
+
+@pytest.fixture
+def term_soon() -> Iterator[Soon]:
+    """Send SIGTERM to this process in some seconds; one that comes too late ends nothing."""
+    timers: list[threading.Timer] = []
+
+    def send(seconds: float) -> None:
+        timers.append(threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGTERM)))
+        timers[-1].start()
+
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    yield send
+    for timer in timers:
+        timer.join()
+    signal.signal(signal.SIGTERM, before)
 
 
 @pytest.mark.django_db
@@ -86,7 +101,9 @@ def test_a_database_that_cannot_be_reached_is_waited_for(
 
 
 @pytest.mark.django_db
-def test_a_signal_ends_the_wait_for_the_database(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signal_ends_the_wait_for_the_database(
+    monkeypatch: pytest.MonkeyPatch, term_soon: Soon
+) -> None:
     monkeypatch.setattr(serving, "_missing_migrations", unreachable(100))
     term_soon(0.05)
     with pytest.raises(SystemExit) as ended:
@@ -106,7 +123,7 @@ def test_any_other_error_of_the_database_is_not_swallowed(monkeypatch: pytest.Mo
 
 @pytest.mark.row("queue", "C138")
 @pytest.mark.django_db(transaction=True)
-def test_a_signal_ends_the_service_after_the_handlers(declare: Declare) -> None:
+def test_a_signal_ends_the_service_after_the_handlers(declare: Declare, term_soon: Soon) -> None:
     declare(s.KIND)
     job = enqueue(s.KIND)
     with s.employed() as worker:
@@ -117,7 +134,7 @@ def test_a_signal_ends_the_service_after_the_handlers(declare: Declare) -> None:
 
 @pytest.mark.row("queue", "C138")
 @pytest.mark.django_db(transaction=True)
-def test_a_handler_that_outlasts_the_grace_is_given_back(declare: Declare) -> None:
+def test_a_handler_that_outlasts_the_grace_is_given_back(declare: Declare, term_soon: Soon) -> None:
     def work(payload: Any, ctx: JobContext) -> None:
         term_soon(0.0)
         ctx.signal.wait(10)
@@ -140,7 +157,7 @@ def test_until_idle_ends_when_nothing_is_ready_and_nothing_runs(declare: Declare
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_signal_ends_until_idle_too(declare: Declare) -> None:
+def test_a_signal_ends_until_idle_too(declare: Declare, term_soon: Soon) -> None:
     def work(payload: Any, ctx: JobContext) -> None:
         term_soon(0.0)
         ctx.enqueue(s.KIND)
