@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from gnl_django.core.fleet import drain_worker, resume_worker
     from gnl_django.errors import (
         ExecutionRevoked,
         GnlError,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
         run_job_now,
     )
     from gnl_django.queue.options import NewJob
+    from gnl_django.queue.pauses import pause_queue, resume_queue
     from gnl_django.queue.worker import Worker
 
 _HOMES = {
@@ -52,11 +54,15 @@ _HOMES = {
     "WorkerMetrics": "gnl_django.queue.metrics",
     "cancel_job": "gnl_django.queue.operator",
     "discard_job": "gnl_django.queue.operator",
+    "drain_worker": "gnl_django.core.fleet",
     "enqueue": "gnl_django.queue.api",
     "enqueue_many": "gnl_django.queue.api",
     "job": "gnl_django.queue.kinds",
     "list_all_jobs": "gnl_django.queue.listing",
     "list_jobs": "gnl_django.queue.listing",
+    "pause_queue": "gnl_django.queue.pauses",
+    "resume_queue": "gnl_django.queue.pauses",
+    "resume_worker": "gnl_django.core.fleet",
     "retry_job": "gnl_django.queue.operator",
     "retry_jobs": "gnl_django.queue.operator",
     "run_handler_once": "gnl_django.queue.once",
@@ -80,11 +86,15 @@ __all__ = [
     "WorkerMetrics",
     "cancel_job",
     "discard_job",
+    "drain_worker",
     "enqueue",
     "enqueue_many",
     "job",
     "list_all_jobs",
     "list_jobs",
+    "pause_queue",
+    "resume_queue",
+    "resume_worker",
     "retry_job",
     "retry_jobs",
     "run_handler_once",

@@ -7,11 +7,15 @@ or a value of the wrong form is refused when the settings are read, so a typo ne
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from functools import cache
+from math import inf
 from typing import Any
 
 from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
+
+#: Least and most seconds of the keys whose default happens to be a whole number.
+_SECONDS = {"TTL": (0, inf), "HEARTBEAT": (1, 30)}
 
 DEFAULT_REDACT_KEYS = (
     r"password|passwd|secret|token|authorization|cookie|api[_-]?key|access[_-]?key"
@@ -47,6 +51,10 @@ class Settings:
     NOTIFY: bool | None = None
     #: Seconds a pass waits for running handlers so that their outcomes share a transaction (R10).
     LINGER: float = 0.001
+    #: Seconds (1 .. 30) between two heartbeats of a process's row, where commands are read too.
+    HEARTBEAT: float = 5
+    #: What runs here, shown beside each worker: a version or commit of yours, up to 64 characters.
+    RELEASE: str = ""
     #: Prepared statements on a worker's control connection (PostgreSQL); turns itself off
     #: behind a pooler that cannot keep them (R51).
     PREPARE: bool = True
@@ -102,9 +110,11 @@ def _judge(name: str, value: Any, default: Any) -> tuple[bool, str]:
         return good, "a timedelta or seconds, from 0 to 1,000 years, or None"
     if isinstance(default, bool):
         return isinstance(value, bool), "True or False"
-    if isinstance(default, int):
+    if isinstance(default, int) and name not in _SECONDS:
         return _is_number(value) and isinstance(value, int) and value > 0, "a whole number above 0"
-    return _is_number(value) and value >= 0, "a number of seconds, 0 or more"
+    least, most = _SECONDS.get(name, (0, inf))
+    form = f"a number of seconds, {least} or more" + (f", at most {most}" if most < inf else "")
+    return _is_number(value) and least <= value <= most, form
 
 
 def _is_number(value: Any) -> bool:

@@ -32,8 +32,11 @@ if django.VERSION >= (6, 0):
 
 # Both switches are needed; the other is the environment variable itself.
 GNL = {"FAILPOINTS": "GNL_FAILPOINTS" in os.environ}
+if "GNL_TEST_HEARTBEAT" in os.environ:
+    GNL["HEARTBEAT"] = float(os.environ["GNL_TEST_HEARTBEAT"])
 
 if "GNL_TEST_PARENT" in os.environ:
     from tests.procs import end_with
 
     end_with(int(os.environ["GNL_TEST_PARENT"]))
+    os.environ["GNL_TEST_PARENT"] = str(os.getpid())  # a child's own children end with it

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from enum import Enum
 from time import monotonic
+from typing import Protocol
 
 from gnl_django.core.db import reconnect
 from gnl_django.core.leases import FAILURES_TO_LOSE, RENEWALS_PER_TTL, Lease, margin
@@ -33,14 +34,29 @@ class Verdict(Enum):
 Renew = Callable[[Sequence[Lease]], Sequence[tuple[Lease, Verdict]]]
 
 
+class Pulse(Protocol):
+    """What else the thread that renews does at times: `core.presence` writes a process's row."""
+
+    due_at: float
+
+    def beat(self) -> None:
+        """Do it; called when the monotonic clock has reached `due_at`. Raises nothing."""
+
+    def end(self) -> None:
+        """Do it a last time: the thread ends."""
+
+
 class Heartbeat:
     """Renews what is held every third of `ttl` seconds (queue.md R25, R26)."""
 
-    def __init__(self, renew: Renew, *, ttl: float, using: str, name: str) -> None:
+    def __init__(
+        self, renew: Renew, *, ttl: float, using: str, name: str, pulse: Pulse | None = None
+    ) -> None:
         self._renew = renew
         self._ttl = ttl
         self._using = using
         self._name = name
+        self._pulse = pulse
         self._held: dict[tuple[int, str], Lease] = {}
         self._lock = threading.Lock()
         self._poke = threading.Event()
@@ -93,12 +109,22 @@ class Heartbeat:
             thread.join(STOP_PATIENCE)
 
     def _beat_on(self, stopping: threading.Event) -> None:
-        while not stopping.wait(max(0.0, self._next_beat - monotonic())):
+        while not stopping.wait(max(0.0, self._next_act() - monotonic())):
             try:
-                self.beat()
+                if monotonic() >= self._next_beat:
+                    self.beat()
+                if self._pulse is not None and monotonic() >= self._pulse.due_at:
+                    self._pulse.beat()  # after the renewals: they are in a hurry
             except Exception:
                 logger.exception("Heartbeat of %s failed and goes on", self._name)
+        if self._pulse is not None:
+            self._pulse.end()
         reconnect(self._using)
+
+    def _next_act(self) -> float:
+        if self._pulse is None:
+            return self._next_beat
+        return min(self._next_beat, self._pulse.due_at)
 
     def _watch(self, stopping: threading.Event) -> None:
         while not stopping.is_set():

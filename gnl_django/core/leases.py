@@ -32,13 +32,14 @@ class Lease:
     """One held row.
 
     `good_at` is the monotonic time at which the last successful claim or renewal was SENT: the
-    database's expiry is then at least `good_at + ttl`.
+    database's expiry is then at least `good_at + ttl`. `taken_at` is that of the claim.
     """
 
     def __init__(self, id: int, token: str, *, good_at: float) -> None:  # noqa: A002 - the row's
         self.id = id
         self.token = token
         self.good_at = good_at
+        self.taken_at = good_at
         self.hold_until: float | None = None
         self.failures = 0
         self.signal = Revocation()

@@ -8,7 +8,7 @@ import logging
 import selectors
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from time import monotonic
 from typing import Any
 
@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 #: Seconds for the thread to end; it may be waiting for a server that is silent.
 STOP_PATIENCE = 1.0
 
+#: News for the loops themselves, whatever they serve; its one payload is "pause".
+CONTROL = "gnl_control"
 NOTIFY_PAUSE = 0.05
 
 _notified: dict[tuple[str, str, str], float] = {}
@@ -50,12 +52,20 @@ def notify(using: str, channel: str, payload: str) -> None:
 
 
 class Listener:
-    """A thread that calls `heard(payload)` for each notification of `channel`."""
+    """A thread that calls `heard(payload)` for each notification of `channel`.
 
-    def __init__(self, using: str, channel: str, heard: Callable[[str], None]) -> None:
+    also: further channels and what is called for theirs; all share one connection.
+    """
+
+    def __init__(
+        self,
+        using: str,
+        channel: str,
+        heard: Callable[[str], None],
+        also: Mapping[str, Callable[[str], None]] | None = None,
+    ) -> None:
         self._using = using
-        self._channel = channel
-        self._heard = heard
+        self._heard = {channel: heard, **(also or {})}
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -87,7 +97,8 @@ class Listener:
             try:
                 self._connect(wrapper)
                 if heard_before:
-                    self._heard("")  # what was said meanwhile is lost: look once
+                    for heard in self._heard.values():
+                        heard("")  # what was said meanwhile is lost: look once
                 heard_before = True
                 waits.reset()
                 self._listen(wrapper.connection)
@@ -103,7 +114,8 @@ class Listener:
     def _connect(self, wrapper: Any) -> None:
         wrapper.settings_dict["OPTIONS"].pop("pool", None)  # for as long as we listen
         wrapper.connect()
-        listen(wrapper, self._channel)
+        for channel in self._heard:
+            listen(wrapper, channel)
 
     def _listen(self, raw: Any) -> None:
         with selectors.DefaultSelector() as selector:
@@ -111,5 +123,5 @@ class Listener:
             selector.register(self._ear, selectors.EVENT_READ)
             while not self._stopping.is_set():
                 for note in raw.notifies(timeout=0):
-                    self._heard(note.payload)
+                    self._heard[note.channel](note.payload)
                 selector.select()

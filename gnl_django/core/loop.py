@@ -125,7 +125,8 @@ class Signals:
     """SIGTERM and SIGINT as a flag; a second one ends the process at once (queue.md R46).
 
     The handler puts a mark into a SimpleQueue, the one thing of the standard library that may be
-    done there: an Event's lock may be held by the very code that the signal interrupted.
+    done there: an Event's lock may be held by the very code that the signal interrupted. In another
+    thread than the main one, where Python allows no handler, only the waiting is left.
     """
 
     def __init__(self) -> None:
@@ -134,7 +135,8 @@ class Signals:
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "Signals":
-        for number in (signal.SIGTERM, signal.SIGINT):
+        main = threading.current_thread() is threading.main_thread()
+        for number in (signal.SIGTERM, signal.SIGINT) if main else ():
             self._before[number] = signal.signal(number, self._handle)
         return self
 

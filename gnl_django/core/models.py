@@ -1,6 +1,6 @@
 """Rows that more than one floor writes: a running process and its heartbeat.
 
-The table is there for the floors to come; nothing writes it yet.
+Written by `core.fleet`; read by the Studio and `gnl_status`.
 """
 
 from django.db import models

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from gnl_django import conf
 from gnl_django.core.db import now
 from gnl_django.core.health import HealthWarning
+from gnl_django.queue import unserved
 from gnl_django.queue.models import Job, QueueState
 from gnl_django.queue.store import store_for
 from gnl_django.queue.store.counts import MOST, Waiting, by_queue, waiting
@@ -61,6 +62,7 @@ def judge(queues: list[QueueNumbers], using: str) -> list[HealthWarning]:
     states = {row.queue: row for row in QueueState.objects.using(using).filter(org="")}
     found = [_late(queue, states.get(queue.queue), moment) for queue in queues]
     found += [_overdue(using, moment), _expired(using, moment)]
+    found += unserved.warnings(using, moment)
     found += [_paused(state) for state in states.values()]
     return sorted((w for w in found if w is not None), key=lambda warning: not warning.unhealthy)
 

@@ -54,11 +54,15 @@ class Ledger:
         self._counters = dict.fromkeys(COUNTERS, 0)
         self._last_tick_at: datetime | None = None
         self.draining = False
+        #: Jobs that may be claimed in all, None without a limit.
+        self.most_runs: int | None = None
 
     def reserve(self, most: int) -> int:
         """Reserve room for up to `most` jobs; return how many, 0 while draining."""
         with self._changed:
             free = self._capacity - self._active - self._claiming
+            if self.most_runs is not None:
+                free = min(free, self.most_runs - self._counters["runs"] - self._claiming)
             room = 0 if self.draining else max(0, min(free, most))
             self._claiming += room
             return room
@@ -129,6 +133,16 @@ class Ledger:
     def free(self) -> int:
         """Slots that neither run nor are reserved."""
         return self._capacity - self._active - self._claiming
+
+    @property
+    def open(self) -> int:
+        """Jobs that are being claimed, run or wait to be settled."""
+        return self._open + self._claiming
+
+    @property
+    def closed(self) -> bool:
+        """Whether `reserve` would give no room."""
+        return self.draining or self.free <= 0
 
     def wait_idle(self, timeout: float | None) -> bool:
         """Wait until nothing is claimed, runs or waits to be settled; return whether it is so."""

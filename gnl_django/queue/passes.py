@@ -13,6 +13,7 @@ from gnl_django.core.leases import Lease
 from gnl_django.queue.execution import Execution, Outbox
 from gnl_django.queue.metrics import Ledger
 from gnl_django.queue.options import kinds as registry
+from gnl_django.queue.pauses import PauseMap
 from gnl_django.queue.retention import Upkeep
 from gnl_django.queue.rings import Rings, Taken
 from gnl_django.queue.settling import Settling
@@ -34,6 +35,7 @@ class Driver:
         self,
         store: Store,
         rings: Rings,
+        pauses: PauseMap,
         ledger: Ledger,
         heartbeat: Heartbeat,
         settling: Settling,
@@ -47,6 +49,7 @@ class Driver:
         self._pruning = Upkeep(store) if pruning else None
         self._store = store
         self._rings = rings
+        self._pauses = pauses
         self._ledger = ledger
         self._heartbeat = heartbeat
         self._settling = settling
@@ -87,10 +90,15 @@ class Driver:
         outcomes = self._ended()
         claimed, contended = 0, False
         for queue in self._queues if self._rings.kinds() else ():
+            if self._ledger.closed:
+                break
+            paused = self._paused(queue, outcomes)
+            if paused is None:
+                continue
             room = self._ledger.reserve(CLAIM_MAX)
             if not room:
                 break
-            count, crowded = self._claim(queue, room, outcomes)
+            count, crowded = self._claim(queue, room, outcomes, paused)
             outcomes = []
             claimed += count
             contended = contended or crowded
@@ -130,12 +138,28 @@ class Driver:
                 self._outbox.reported(execution)
             raise
 
-    def _claim(self, queue: str, room: int, outcomes: list[Outcome]) -> tuple[int, bool]:
+    def _paused(self, queue: str, outcomes: list[Outcome]) -> tuple[str, ...] | None:
+        """Return the paused lanes of `queue`, None when it is paused itself.
+
+        Nothing is claimed on unknown pauses (R50), but outcomes do not wait for them.
+        """
+        try:
+            return self._pauses.lanes(queue)
+        except Exception:
+            if outcomes:
+                self._settling.settled(self._store.settle(outcomes))
+            raise
+
+    def _claim(
+        self, queue: str, room: int, outcomes: list[Outcome], paused: tuple[str, ...]
+    ) -> tuple[int, bool]:
         started: list[Execution] = []
         sent: list[str] = []
         try:
             sent_at = monotonic()
-            taken = self._rings.claim(self._store, queue, room, outcomes=outcomes, sent=sent)
+            taken = self._rings.claim(
+                self._store, queue, room, outcomes=outcomes, paused=paused, sent=sent
+            )
             started = self._executions(taken, sent_at)
         except Exception:
             self._unknown += sent[-1:]

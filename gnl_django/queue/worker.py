@@ -20,16 +20,17 @@ from gnl_django.core.aio import LoopThread
 from gnl_django.core.backoff import Growing
 from gnl_django.core.db import Fault, fault_of, reconnect
 from gnl_django.core.heartbeat import Heartbeat
-from gnl_django.core.listener import Listener
+from gnl_django.core.listener import CONTROL, Listener
 from gnl_django.core.loop import RECOVERING, PollLoop
 from gnl_django.core.pool import Pool
 from gnl_django.core.registry import autodiscover
 from gnl_django.queue import execution as executions
-from gnl_django.queue import waking
+from gnl_django.queue import pauses, waking
 from gnl_django.queue.ending import give_back
 from gnl_django.queue.execution import Execution, Outbox
 from gnl_django.queue.metrics import Ledger, WorkerMetrics
 from gnl_django.queue.passes import Driver
+from gnl_django.queue.report import Report
 from gnl_django.queue.rings import Rings
 from gnl_django.queue.settling import OnError, Roster, Settling
 from gnl_django.queue.store import store_for
@@ -97,15 +98,19 @@ class Worker:
         self._rings = Rings(
             options.kinds, ttl=options.ttl, worker=options.name, max_attempts=options.max_attempts
         )
+        self._pauses = pauses.PauseMap(options.using)
         self._pool: Pool[Execution] = Pool(options.concurrency, self._run, name="gnl-slot")
         self._aio = LoopThread("gnl-async")
         self._stuck = StuckWatch(self._ledger, self._pool, ttl=options.ttl)
+        self._report = Report(options, self._ledger, self._roster)
+        self._presence = self._report.presence(self.drain, self.resume, self._keep_pauses)
         renewing = store_for(options.using)
         self._heartbeat = Heartbeat(
             lambda held: renewing.renew(held, options.ttl),
             ttl=options.ttl,
             using=options.using,
             name="gnl-heartbeat",
+            pulse=self._presence,
         )
         self._beats = threading.Lock()
         self._beating = 0
@@ -121,8 +126,14 @@ class Worker:
         self._driver = self._make_driver(
             self._outbox, self._hand_over, prepare=conf.settings().PREPARE, pruning=True
         )
-        self._listener = Listener(options.using, waking.CHANNEL, self._heard)
+        self._listener = Listener(
+            options.using,
+            waking.CHANNEL,
+            self._heard,
+            {CONTROL: lambda _: self._pauses_changed()},
+        )
         self._called = False
+        self._enlisted = False
         self._at_rest = False
         self._stopped = False
 
@@ -134,7 +145,9 @@ class Worker:
             return
         wakeup.subscribe(waking.READY, self.options.queues, self._wake)
         wakeup.subscribe(waking.LATER, self.options.queues, self._look_again)
+        wakeup.subscribe(pauses.CHANNEL, [pauses.NEWS], self._pauses_changed)
         self._listener.start()
+        self._presence.begin()
         self._beat_on()
         self._loop.start()
 
@@ -163,6 +176,14 @@ class Worker:
     def metrics(self) -> WorkerMetrics:
         """Return a snapshot of the worker's numbers."""
         return self._ledger.snapshot()
+
+    def limit(self, jobs: int) -> None:
+        """Claim no more than `jobs` in all; the worker then stays idle."""
+        self._ledger.most_runs = jobs
+
+    def holding(self) -> int:
+        """Return how many jobs are claimed and not settled."""
+        return self._ledger.open
 
     def idle(self) -> bool:
         """Return whether the last pass found nothing to run and nothing is open."""
@@ -204,6 +225,9 @@ class Worker:
     # the control thread
 
     def _step(self) -> float:
+        if not self._enlisted:
+            pauses.enlist(self.options.using, self.options.queues)
+            self._enlisted = True
         called, self._called = self._called, False
         if called:
             self._idle.reset()
@@ -250,7 +274,17 @@ class Worker:
         if not queue or queue in self.options.queues:
             self._wake()
 
+    def _pauses_changed(self) -> None:
+        self._pauses.expire()
+        self._wake()
+
+    def _keep_pauses(self) -> None:
+        # An idle worker reads them with its passes alone: at most once a poll (R50).
+        if self._ledger.active:
+            self._pauses.refresh()
+
     def _pass_failed(self, error: Exception) -> None:
+        self._report.pass_failed(error)
         if self._on_error is not None:
             self._on_error(error, None)
 
@@ -297,6 +331,7 @@ class Worker:
         return Driver(
             store_for(self.options.using, prepare=prepare),
             self._rings,
+            self._pauses,
             self._ledger,
             self._heartbeat,
             Settling(
@@ -341,6 +376,7 @@ class Worker:
         ended = self._ledger.wait_idle(timeout)
         wakeup.unsubscribe(self._wake)
         wakeup.unsubscribe(self._look_again)
+        wakeup.unsubscribe(self._pauses_changed)
         self._listener.stop()
         running = self._loop.running
         settles = self._loop.stop(LOOP_PATIENCE)

@@ -243,7 +243,8 @@ def idle_statements(worker: Worker) -> list[str]:
     """Return the statements of one pass that finds nothing."""
     with s.statements() as seen:
         assert worker.run_once() == 0
-    return seen
+    # The pauses are read once a second (R65), which may fall into this pass or not.
+    return [text for text in seen if "gnl_django_queuestate" not in text]
 
 
 @pytest.mark.row("queue", "C43")

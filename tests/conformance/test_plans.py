@@ -20,6 +20,7 @@ from gnl_django.core.leases import Lease
 from gnl_django.queue.listing import WINDOW
 from gnl_django.queue.models import Job
 from gnl_django.queue.store import counts, pruning, walk
+from gnl_django.queue.store.backlog import backlog
 from gnl_django.queue.store.postgresql_sql import PLANNER
 from tests.conformance import support_claim as s
 from tests.support import vendor
@@ -255,6 +256,25 @@ def test_a_claim_reads_only_what_it_takes(explained: None, n: int, where: str) -
     assert taken == [n]
 
 
+@pytest.mark.row("studio", "C20")
+@pytest.mark.parametrize("n", [1, 10])
+@pytest.mark.parametrize("where", ["start", "end"])
+def test_a_claim_hops_over_paused_lanes_and_reads_none_of_their_jobs(
+    explained: None, n: int, where: str
+) -> None:
+    paused = ("lane-0", "lane-1", "lane-nobody")
+    cursor = "" if where == "start" else "zzz"
+    request = s.request(n, cursor=cursor, at_cursor=where == "start", paused=paused)
+    seen: list[str] = []
+
+    def claim() -> None:
+        seen.extend(row.org for row in s.store().claim(request).rows)
+
+    # Two more hops than without pauses, though one of the lanes may hold 50,000 jobs.
+    check(claim, "gnl_job_ready", most=6 * n + 10 + 2 * len(paused), temporary=1)
+    assert not set(seen) & set(paused)
+
+
 @pytest.mark.parametrize("n", [1, 10])
 def test_a_claim_of_an_empty_queue_reads_nothing(explained: None, n: int) -> None:
     check(
@@ -333,6 +353,26 @@ def test_the_first_lane_of_a_worker_is_found_inside_the_ready_index(explained: N
         assert "Using index" in mysql_plan(statement)[0]["Extra"]
     else:
         assert "INDEX gnl_job_ready (queue=?)" in sqlite_plan(statement)[0]
+
+
+@pytest.mark.parametrize("most", [100, 100_000])
+def test_the_backlog_is_counted_inside_the_ready_index(explained: None, most: int) -> None:
+    (statement,) = statements_of(lambda: backlog("default", most=most))
+    if vendor() == "postgresql":
+        with connection.cursor() as cursor:
+            cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement[0]}", statement[1])
+            plan = cursor.fetchone()[0][0]["Plan"]
+        (read,) = reads(plan)
+        assert (read["Node Type"], read["Index Name"]) == ("Index Only Scan", "gnl_job_ready")
+        assert rows_read(read) == min(most, ROWS)
+    elif vendor() == "mysql":
+        (row,) = [row for row in mysql_plan(statement) if row["table"] == TABLE]
+        assert (row["key"], row["type"]) == ("gnl_job_ready", "ref")
+        assert "Using index" in row["Extra"]
+        assert "filesort" not in row["Extra"]
+    else:
+        lines = [line for line in sqlite_plan(statement) if TABLE in line]
+        assert lines == [f"SCAN {TABLE} USING INDEX gnl_job_ready"]
 
 
 @pytest.mark.row("queue", "C122", "C123")

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from gnl_django.core import listener
+from gnl_django.core.db import send_notification
 from gnl_django.core.listener import Listener
 from tests.support import wait_until
 
@@ -63,3 +64,20 @@ def test_what_is_notified_is_heard_and_a_stopped_listener_hears_nothing(
     monkeypatch.setattr(listener, "_notified", {})
     listener.notify("default", "gnl_jobs", "some-queue")
     assert len(heard) == count
+
+
+@pytest.mark.postgres("only PostgreSQL has NOTIFY")
+def test_one_connection_hears_several_channels_each_for_itself() -> None:
+    jobs: list[str] = []
+    control: list[str] = []
+    ear = Listener("default", "gnl_jobs", jobs.append, {listener.CONTROL: control.append})
+    ear.start()
+
+    def told() -> bool:
+        send_notification("default", listener.CONTROL, "pause")
+        return bool(control)
+
+    wait_until(told)
+    ear.stop()
+    assert set(control) == {"pause"}
+    assert not jobs

@@ -11,9 +11,10 @@ from django.core.management import call_command
 from django.db import connection
 
 from gnl_django import JobKind
-from gnl_django.core import db
+from gnl_django.core import db, fleet
 from gnl_django.core import health as database
 from gnl_django.core.db import now
+from gnl_django.core.fleet import Numbers
 from gnl_django.models import Job, QueueState
 from gnl_django.queue import health
 from gnl_django.queue.store import counts
@@ -48,6 +49,13 @@ def age(job_id: int, **past: int) -> None:
 def unlossy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have a database that loses nothing: the tests' own has no fsync."""
     monkeypatch.setattr(db, "lossy_settings", lambda using: [])
+
+
+@pytest.fixture(autouse=True)
+def staff() -> None:
+    """Have a live worker of all queues and kinds of these tests."""
+    queues, kinds = ("default", "mail", "other", "slow"), ("t.plain", "t.fails")
+    fleet.enter("default", "staff", "worker", queues, Numbers(kinds=kinds))
 
 
 def test_each_queue_has_its_numbers(
@@ -128,6 +136,15 @@ def test_a_queue_may_have_a_limit_of_its_own_and_a_paused_one_is_not_late(
     assert warning["code"] == "paused"
     assert warning["text"].startswith("Queue default is paused by ada since 20")
     assert warning["text"].endswith(": vendor down.")
+
+
+def test_ready_jobs_that_nobody_will_take_are_told(kind: Kind, unlossy: None) -> None:
+    kind.enqueue(queue="deserted")
+    with pytest.raises(SystemExit):
+        show("--check")
+    (warning,) = told()["warnings"]
+    assert (warning["code"], warning["unhealthy"]) == ("no_worker", True)
+    assert warning["text"] == "No live worker serves queue deserted: 1 job is ready."
 
 
 def test_jobs_that_no_worker_promotes_or_takes_back_are_told(kind: Kind, unlossy: None) -> None:

