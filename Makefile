@@ -70,4 +70,4 @@ bench: $(STAMP) ## our figures beside the raw floor's and django-tasks-db's
 
 clean: ## remove the virtual environment and what the tools left
 	rm -rf $(VENV) .tox .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache \
-		.coverage .coverage.* htmlcov build dist *.egg-info
+		.coverage .coverage.* htmlcov build dist *.egg-info .demo .bench db.sqlite3*

@@ -1,5 +1,6 @@
 """System checks: settings and databases under which the queue's promises would not hold (R52)."""
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from django.core import checks
 from django.core.checks import CheckMessage, Tags, register
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
+from django.utils.module_loading import import_string
 
 from gnl_django import conf
 
@@ -49,10 +51,22 @@ def check_settings(
                 id="gnl_django.E002",
             )
         )
+    found += _check_redaction(settings)
     if settings.DATABASE not in django_settings.DATABASES:
         message = f"GNL['DATABASE'] = {settings.DATABASE!r} is not an alias of DATABASES."
         return [*found, checks.Error(message, id="gnl_django.E003")]
     return found + _check_options(settings.DATABASE)
+
+
+def _check_redaction(settings: conf.Settings) -> list[CheckMessage]:
+    try:
+        re.compile(settings.REDACT_KEYS)
+        if settings.REDACT is not None:
+            import_string(settings.REDACT)
+    except (re.error, ImportError) as error:
+        message = f"GNL['REDACT_KEYS'] or GNL['REDACT'] cannot be used: {error}"
+        return [checks.Error(message, id="gnl_django.E005")]
+    return []
 
 
 def _check_options(alias: str) -> list[CheckMessage]:

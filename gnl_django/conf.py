@@ -91,6 +91,14 @@ def settings() -> Settings:
     return Settings(**given)
 
 
+def readable() -> Settings:
+    """Return the settings, the defaults while they are wrong: for the help text of a command."""
+    try:
+        return settings()
+    except ImproperlyConfigured:
+        return Settings()
+
+
 def _check(name: str, value: Any, default: Any) -> None:
     good, form = _judge(name, value, default)
     if not good:

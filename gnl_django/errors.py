@@ -14,11 +14,11 @@ class GnlError(Exception):
 class UnknownKind(GnlError):
     """No handler is registered under this kind (queue.md R1)."""
 
-    def __init__(self, kind: str) -> None:
-        super().__init__(
-            f"no handler registered for kind {kind!r}: "
-            "declare it with @job in the background.py of an installed app"
-        )
+    def __init__(self, kind: str, broken: Sequence[str] = ()) -> None:
+        why = "declare it with @job in the background.py of an installed app"
+        if broken:
+            why += f"; or mend {', '.join(broken)}, which cannot be imported (see the log)"
+        super().__init__(f"no handler registered for kind {kind!r}: {why}")
         self.kind = kind
 
 

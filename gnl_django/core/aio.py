@@ -26,6 +26,8 @@ class LoopThread:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        #: Loops that we have stopped ourselves.
+        self._ended: set[asyncio.AbstractEventLoop] = set()
 
     def submit(self, makes: Sequence[Make]) -> None:
         """Start a coroutine for each of `makes`, in order; from any thread."""
@@ -50,8 +52,13 @@ class LoopThread:
     def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
         asyncio.set_event_loop(loop)
         try:
-            loop.run_forever()
+            while loop not in self._ended:
+                try:
+                    loop.run_forever()  # ends also by a handler that stops the loop: go on
+                except BaseException:  # asyncio lets SystemExit of any task through
+                    logger.exception("Something ended the loop of %s, which goes on", self._name)
         finally:
+            self._ended.discard(loop)
             loop.run_until_complete(loop.shutdown_asyncgens())
             loop.run_until_complete(loop.shutdown_default_executor())
             loop.close()
@@ -65,7 +72,11 @@ class LoopThread:
     def _stop_when_done(self, loop: asyncio.AbstractEventLoop) -> None:
         mine = [task for task in self._tasks if task.get_loop() is loop]
         ending = loop.create_task(self._end(mine))
-        ending.add_done_callback(lambda _: loop.stop())
+        ending.add_done_callback(lambda _: self._finish(loop))
+
+    def _finish(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._ended.add(loop)
+        loop.stop()
 
     async def _end(self, tasks: list["asyncio.Task[None]"]) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -116,7 +116,7 @@ class PollLoop:
             wait = self._idle_wait()
         try:
             self._failed(error)
-        except Exception:
+        except BaseException:  # SystemExit too: the loop goes on (R12)
             logger.exception("on_error of %s failed", self._name)
         return wait
 

@@ -6,6 +6,7 @@ wakes the rest when work is left after a moment.
 """
 
 import logging
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -33,6 +34,7 @@ class Pool(Generic[W]):
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
         self._idle = 0
+        self._pid = os.getpid()
 
     def submit(self, items: Iterable[W]) -> None:
         """Hand over work; it starts in the order given."""
@@ -96,6 +98,8 @@ class Pool(Generic[W]):
                 except BaseException:  # a slot outlives whatever a handler does (R35)
                     logger.exception("A slot of %s failed and goes on", self._name)
                 finally:
+                    if os.getpid() != self._pid:
+                        os._exit(0)  # a handler has forked and let the child come back
                     with self._lock:
                         self._idle += 1
         finally:

@@ -71,6 +71,10 @@ _discovering = threading.RLock()
 _discovered = False
 
 
+#: Modules of handlers that could not be imported.
+broken: list[str] = []
+
+
 def module_of(app: AppConfig, name: str) -> ModuleType | None:
     """Import and return the module `name` of an app, None without one.
 
@@ -83,6 +87,7 @@ def module_of(app: AppConfig, name: str) -> ModuleType | None:
     except ImproperlyConfigured:
         raise
     except Exception:
+        broken.append(path)
         logger.exception("Handlers of %s cannot be imported", path)
         return None
 

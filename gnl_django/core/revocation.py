@@ -80,5 +80,5 @@ class Revocation:
 def _call(callback: Callable[[], object]) -> None:
     try:
         callback()
-    except Exception:
+    except BaseException:  # SystemExit too: the caller is a thread of ours (3.7)
         logger.exception("on_revoke callback failed")

@@ -9,4 +9,6 @@ import hashlib
 
 def error_key(kind: str, error_class: str, place: str = "") -> str:
     """Return 16 hex digits for `place` = `module:function:line` ("" when no project code ran)."""
-    return hashlib.sha256(f"{kind}\0{error_class}\0{place}".encode()).hexdigest()[:16]
+    return hashlib.sha256(f"{kind}\0{error_class}\0{place}".encode(errors="replace")).hexdigest()[
+        :16
+    ]

@@ -10,14 +10,13 @@ import json
 import logging
 import os
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
-from threading import Event, local
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from threading import Event
 from time import monotonic
 from typing import Any
 
 from asgiref.sync import async_to_sync, sync_to_async
-from django.db import connections
 
 from gnl_django.core import failpoints
 from gnl_django.core.aio import cancel_from_anywhere
@@ -25,6 +24,7 @@ from gnl_django.core.leases import Lease
 from gnl_django.errors import ExecutionRevoked, InvalidPayload
 from gnl_django.queue import outcomes
 from gnl_django.queue.context import AsyncJobContext, JobContext
+from gnl_django.queue.hygiene import tidy_async
 from gnl_django.queue.kinds import JobKind
 from gnl_django.queue.store.base import ClaimedRow, Outcome
 from gnl_django.queue.telling import started
@@ -33,9 +33,6 @@ from gnl_django.signals import job_started
 logger = logging.getLogger(__name__)
 
 REPORT_EVERY = 1.0
-TIDY_EVERY = 1.0
-
-_slot = local()
 #: Where the code of the queue stands.
 _OURS = os.path.join(os.path.dirname(__file__), "")
 
@@ -145,7 +142,7 @@ def run(execution: Execution, around: Around) -> None:
             value = _call(execution)
     except BaseException as raised:  # noqa: BLE001 - SystemExit too is only a failure (R35)
         error, judged = _unwrapped(raised)
-    _judge(execution, value, error, judged)
+    _judge_safely(execution, value, error, judged)
     failpoints.hit("handler.returned")
 
 
@@ -155,6 +152,21 @@ def _unwrapped(raised: BaseException) -> tuple[BaseException, outcomes.Judged | 
     error = raised if judged is None else judged.cause
     _strip(error)
     return error, judged
+
+
+def _judge_safely(
+    execution: Execution,
+    value: object,
+    error: BaseException | None,
+    judged: outcomes.Judged | None,
+) -> None:
+    """Set an outcome whatever a result's or an exception's own methods raise: none gets lost."""
+    row = execution.row
+    try:
+        _judge(execution, value, error, judged)
+    except BaseException as trouble:
+        logger.exception("The end of job %d (%s) cannot be read", row.id, row.kind)
+        execution.outcome = outcomes.unreadable(row, execution.lease, trouble)
 
 
 def _judge(
@@ -193,20 +205,9 @@ async def run_async(execution: Execution) -> None:
         value = await execution.kind.handler(*_arguments(execution))
     except BaseException as raised:  # noqa: BLE001 - CancelledError, SystemExit too
         error, judged = _unwrapped(raised)
-    _judge(execution, value, error, judged)
+    await tidy_async(execution.row)
+    _judge_safely(execution, value, error, judged)
     failpoints.hit("handler.returned")
-    await _tidy_async(execution.row, at_once=error is not None)
-
-
-async def _tidy_async(row: ClaimedRow, *, at_once: bool) -> None:
-    """Look after the thread in which async code reaches the database, at most once a second (R40).
-
-    A hop between threads for each job would cost more than most of them.
-    """
-    if at_once or monotonic() >= getattr(_slot, "tidy_at", 0.0):
-        _slot.tidy_at = monotonic() + TIDY_EVERY
-        with suppress(asyncio.CancelledError):  # revoked after its end: nothing left to cancel
-            await sync_to_async(_tidy_connections)(row)
 
 
 def _call(execution: Execution) -> Any:
@@ -248,40 +249,3 @@ def _strip(error: BaseException) -> None:
         if not frame.tb_frame.f_code.co_filename.startswith(_OURS):
             return
         error.__traceback__ = frame.tb_next
-
-
-@contextmanager
-def tidied(row: ClaimedRow) -> Iterator[None]:
-    """Look after a slot's database connections before and after a handler (R40)."""
-    if getattr(_slot, "connected", False):
-        _tidy_connections(row)
-    try:
-        yield
-    finally:
-        _slot.connected = _tidy_connections(row)
-
-
-def _tidy_connections(row: ClaimedRow) -> bool:
-    """Leave no open transaction, no broken or old connection and no query log in this thread.
-
-    Returns whether it has a connection at all: until a handler opens one, nothing is to be done.
-    """
-    connected = False
-    for connection in connections.all(initialized_only=True):
-        if connection.connection is None:
-            continue
-        connected = True
-        connection.queries_log.clear()
-        if connection.in_atomic_block or not connection.get_autocommit():
-            logger.error(
-                "The handler of %s left a transaction open on %r (job %d); it is rolled back",
-                row.kind,
-                connection.alias,
-                row.id,
-            )
-            connection.close()
-            connection.in_atomic_block = False
-            connection.connection = None
-        else:
-            connection.close_if_unusable_or_obsolete()
-    return connected

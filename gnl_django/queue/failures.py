@@ -53,7 +53,7 @@ def describe(kind: str, error: BaseException) -> Failure:
 
 def class_path(error: BaseException) -> str:
     """Return the exception's class as a full dotted path."""
-    return f"{type(error).__module__}.{type(error).__qualname__}"[:CLASS_MAX]
+    return clean_text(f"{type(error).__module__}.{type(error).__qualname__}", CLASS_MAX)
 
 
 def place_of(error: BaseException) -> str:

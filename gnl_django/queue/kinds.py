@@ -203,6 +203,8 @@ def job(
     """
     _check_defaults(kind, queue, priority, max_attempts, retry_delay)
     hold = None if max_hold is None else seconds(max_hold)
+    if hold == 0:
+        raise ValueError("max_hold: 0 seconds would fail every attempt")
 
     def declare(handler: Handler) -> JobKind[Handler]:
         if not 1 <= len(_positional(handler)) <= 2:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gnl_django.core import payloads
 from gnl_django.core.backoff import seconds
-from gnl_django.core.registry import Registry
+from gnl_django.core.registry import Registry, broken
 from gnl_django.errors import UnknownKind
 from gnl_django.queue.store.base import NewRow
 
@@ -80,7 +80,7 @@ def resolve(kind: "str | JobKind[Any]") -> "JobKind[Any]":
         raise TypeError(f"kind must be a name or a JobKind, not {type(kind).__name__}")
     found = kinds.find(name)
     if found is None:
-        raise UnknownKind(name)
+        raise UnknownKind(name, broken)
     return found
 
 

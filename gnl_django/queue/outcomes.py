@@ -11,6 +11,7 @@ from gnl_django.core import backoff, payloads
 from gnl_django.core.leases import Lease
 from gnl_django.errors import Deferral, InvalidPayload, PermanentFailure
 from gnl_django.queue import failures
+from gnl_django.queue.error_keys import error_key
 from gnl_django.queue.kinds import JobKind
 from gnl_django.queue.store.base import ClaimedRow, Outcome
 
@@ -18,7 +19,8 @@ logger = logging.getLogger(__name__)
 
 NOTE_MAX = 255
 SHORTEST_DEFERRAL = 1.0
-UNBOUNDED = 2**62
+#: A result so many times too large is not even walked: its parts may be shared a thousandfold.
+WALK_FACTOR = 4
 
 
 class Undecodable(Exception):
@@ -63,7 +65,7 @@ def _result(value: object, max_bytes: int) -> tuple[str | None, str]:
 
 
 def _encoded(value: object, max_bytes: int) -> tuple[str | None, str]:
-    for fault in payloads.faults(value, max_bytes=UNBOUNDED):
+    for fault in payloads.faults(value, max_bytes=WALK_FACTOR * max_bytes):
         text = fault.message if fault.path == "/" else str(fault)
         return None, f"result not stored: {text}"[:NOTE_MAX]
     text = payloads.dump(value)
@@ -127,6 +129,22 @@ def _delay(
             type(problem).__name__,
         )
         return backoff.default_retry(row.attempt)
+
+
+def unreadable(row: ClaimedRow, lease: Lease, trouble: BaseException) -> Outcome:
+    """Return the failure of an attempt whose end could not be described; `trouble` says by what."""
+    dead = row.attempt >= row.max_attempts
+    name = type(trouble).__name__ if type(trouble).__module__ == "builtins" else "an exception"
+    return Outcome(
+        row.id,
+        lease.token,
+        "dead" if dead else "scheduled",
+        delay=0.0 if dead else backoff.default_retry(row.attempt),
+        recorded="failed",
+        error_class="gnl_django.errors.GnlError",
+        error=f"The handler's result or exception cannot be read: {name} was raised by it",
+        error_key=error_key(row.kind, "gnl_django.errors.GnlError"),
+    )
 
 
 def canceled(lease: Lease) -> Outcome:

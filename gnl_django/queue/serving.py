@@ -39,7 +39,7 @@ def wait_for_schema(using: str) -> None:
     with Signals() as signals:
         while True:
             try:
-                missing = _missing_migrations(using)
+                missing = missing_migrations(using)
                 break
             except Exception as error:
                 if fault_of(error) is not Fault.CONNECTION:
@@ -54,6 +54,8 @@ def wait_for_schema(using: str) -> None:
                 )
                 if signals.wait(wait):
                     raise SystemExit(0) from None
+        if signals.wait(0):  # it came while we looked
+            raise SystemExit(0)
     if missing:
         raise ImproperlyConfigured(
             f"migrations of gnl_django are not applied on {using!r}: {', '.join(missing)}; "
@@ -61,7 +63,8 @@ def wait_for_schema(using: str) -> None:
         )
 
 
-def _missing_migrations(using: str) -> list[str]:
+def missing_migrations(using: str) -> list[str]:
+    """Return the names of our migrations that are not applied."""
     executor = MigrationExecutor(connections[using])
     targets = [node for node in executor.loader.graph.leaf_nodes() if node[0] == "gnl_django"]
     return [migration.name for migration, _ in executor.migration_plan(targets)]
@@ -136,7 +139,13 @@ def serve(
         if limits.jobs is not None:
             worker.limit(limits.jobs)
         worker.start()
-        logger.info("Worker %s serves %s", worker.options.name, ", ".join(worker.options.queues))
+        logger.info(
+            "Worker %s serves %s on %r: %s",
+            worker.options.name,
+            ", ".join(worker.options.queues),
+            worker.options.using,
+            ", ".join(worker.options.kinds()) or "no kind is registered",
+        )
         why = reason()
         while why is None:
             if signals.wait(IDLE_LOOK if soon else STUCK_LOOK if sometimes else None):

@@ -87,6 +87,7 @@ class Settling:
                     error=execution.error,
                 )
             if answer.state != "canceled" and _failed(execution):
+                _say_failed(execution, answer.state)
                 failed.append(execution)
         if failed and self._on_error is not None:
             self._report(self._on_error, failed)
@@ -117,7 +118,7 @@ class Settling:
                 continue
             try:
                 on_error(execution.error, found.get(execution.row.id))
-            except Exception:
+            except BaseException:  # SystemExit too: the control thread goes on (R12)
                 logger.exception("on_error failed for job %d", execution.row.id)
 
 
@@ -131,6 +132,21 @@ def say_lost(execution: Execution) -> None:
         "StaleClaim: job %d of kind %s was lost before its outcome could be written",
         execution.row.id,
         execution.row.kind,
+    )
+
+
+def _say_failed(execution: Execution, state: str) -> None:
+    """Log a failed attempt: the class only, for a message may quote the payload."""
+    row, outcome = execution.row, execution.outcome
+    logger.log(
+        logging.WARNING if state == "dead" else logging.INFO,
+        "Job %d (%s) failed, attempt %d of %d: %s; %s",
+        row.id,
+        row.kind,
+        row.attempt,
+        row.max_attempts,
+        outcome.error_class if outcome is not None else "",
+        "dead" if state == "dead" else f"again in {outcome.delay if outcome else 0:g} s",
     )
 
 

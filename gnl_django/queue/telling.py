@@ -20,7 +20,12 @@ logger = logging.getLogger(__name__)
 
 def tell(signal: Signal, name: str, **values: object) -> None:
     """Send `signal`, called `name`, now."""
-    for receiver, answer in signal.send_robust(sender=None, **values):
+    try:
+        answers = signal.send_robust(sender=None, **values)
+    except BaseException:  # SystemExit too: the caller is a thread of ours (R12)
+        logger.exception("A receiver of %s failed", name)
+        return
+    for receiver, answer in answers:
         if isinstance(answer, Exception):
             logger.error("A receiver of %s failed: %r", name, receiver, exc_info=answer)
 

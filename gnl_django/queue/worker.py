@@ -28,6 +28,7 @@ from gnl_django.queue import execution as executions
 from gnl_django.queue import pauses, waking
 from gnl_django.queue.ending import give_back
 from gnl_django.queue.execution import Execution, Outbox
+from gnl_django.queue.hygiene import tidied
 from gnl_django.queue.metrics import Ledger, WorkerMetrics
 from gnl_django.queue.passes import Driver
 from gnl_django.queue.report import Report
@@ -297,7 +298,7 @@ class Worker:
     def _run(self, execution: Execution) -> None:
         self._time_limit(execution)
         try:
-            executions.run(execution, executions.tidied)
+            executions.run(execution, tidied)
         finally:
             self._stuck.ended(execution)
             execution.outbox.put(execution)

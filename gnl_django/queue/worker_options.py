@@ -51,9 +51,7 @@ def check_options(
 ) -> WorkerOptions:
     """Return the options of a Worker. Raises ValueError, TypeError or UnknownKind (3.5)."""
     default = conf.settings()
-    first = seconds(default.POLL if poll is None else poll)
-    if first <= 0:
-        raise ValueError(f"poll: {poll!r} is not above 0 seconds")
+    first = _above_0("poll", default.POLL if poll is None else poll)
     longest = max(first, default.MAX_POLL) if max_poll is None else max_poll
     longest = _at_least("max_poll", longest, first) if backoff else first
     if max_attempts is not None:
@@ -69,7 +67,7 @@ def check_options(
         ttl=_at_least("ttl", default.TTL if ttl is None else ttl, leases.MIN_TTL),
         poll=first,
         max_poll=longest,
-        max_hold=None if max_hold is None else seconds(max_hold),
+        max_hold=None if max_hold is None else _above_0("max_hold", max_hold),
         max_attempts=max_attempts,
         kinds=_kinds(kinds),
         name=_full_name(name),
@@ -79,7 +77,7 @@ def check_options(
 
 def _queues(queues: Sequence[str]) -> tuple[str, ...]:
     if isinstance(queues, str) or not queues:
-        raise ValueError(f"queues: {queues!r} is not a sequence with a name in it")
+        raise ValueError(f"queues: {queues!r} does not name a queue in a list")
     return tuple(opt.check_name("queue", queue, opt.QUEUE_MAX) for queue in queues)
 
 
@@ -101,7 +99,20 @@ def _full_name(name: str | None) -> str:
     return f"{first}/{host}/{last}"
 
 
+def _above_0(what: str, value: float | timedelta) -> float:
+    if _seconds(what, value) <= 0:
+        raise ValueError(f"{what}: {value!r} is not above 0 seconds")
+    return seconds(value)
+
+
+def _seconds(what: str, value: float | timedelta) -> float:
+    try:
+        return seconds(value)
+    except (ValueError, TypeError) as error:
+        raise type(error)(f"{what}: {error}") from None
+
+
 def _at_least(what: str, value: float, least: float) -> float:
-    if seconds(value) < least:
+    if _seconds(what, value) < least:
         raise ValueError(f"{what}: {value!r} is below {least} seconds")
     return seconds(value)

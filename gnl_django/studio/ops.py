@@ -93,7 +93,7 @@ class Retry(Op):
     states = frozenset({State.DEAD.value, State.CANCELED.value})
     listed = frozenset({State.DEAD.value})
     limit = 10_000
-    consequence = "The handler runs again, with all attempts. Recorded steps are not repeated."
+    consequence = "The handler runs again, with all attempts."
 
     def apply(self, ids: Sequence[int], using: str) -> set[int]:
         """Revive those that may be revived and that no other transaction holds."""

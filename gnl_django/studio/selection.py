@@ -59,9 +59,10 @@ def as_shown(filters: Filters, post: QueryDict) -> Selection:
     """Return the selection that the confirm page stated; ValidationError for any other form."""
     upper = job_id(post.get("upper") or "")
     try:
-        as_of = datetime.fromisoformat(post.get("as_of") or "")
-    except ValueError:
+        given = datetime.fromisoformat(post.get("as_of") or "")
+        as_of = given.astimezone(UTC) if given.tzinfo else None
+    except (ValueError, OverflowError):
         as_of = None
-    if upper is None or as_of is None or as_of.tzinfo is None:
+    if upper is None or as_of is None:
         raise ValidationError("The form is not complete.")
-    return Selection(filters, upper, as_of.astimezone(UTC))
+    return Selection(filters, upper, as_of)

@@ -462,3 +462,12 @@ def test_a_draining_worker_reaps_and_promotes() -> None:
         assert worker.run_once() == 0
         assert worker.metrics().reaped == 1
     assert s.states() == {crashed: "ready", due: "ready"}
+
+
+@pytest.mark.row("queue", "C70")
+@pytest.mark.django_db
+def test_a_row_edited_by_hand_does_not_stop_the_reaping_of_others() -> None:
+    damaged, whole = s.fill(2, "running", ahead="-n - 1")
+    Job.objects.filter(pk=damaged).update(worker=None, started_at=None)
+    assert {reaped.id for reaped in s.store().reap()} == {damaged, whole}
+    assert Attempt.objects.get(job=damaged).worker == ""

@@ -205,7 +205,7 @@ def test_a_holder_is_told_in_time_though_a_renewal_hangs() -> None:
 @pytest.mark.row("queue", "C86")
 def test_a_time_limit_revokes_and_the_lease_lives_on() -> None:
     renewals = Renewals(Verdict.RENEWED)
-    with beating(renewals, ttl=0.3) as made:
+    with beating(renewals, ttl=0.9) as made:
         held = lease()
         made.hold([held])
         made.time_limit(held, None)
@@ -244,7 +244,7 @@ def test_an_error_of_its_own_does_not_end_the_thread(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     renewals = Renewals(Verdict.RENEWED)
-    with beating(renewals, ttl=0.15) as made:
+    with beating(renewals, ttl=0.9) as made:
         look: Any = made._look_at_clocks
         beat: Any = made.beat
 
@@ -290,7 +290,7 @@ def test_a_database_that_is_silent_keeps_no_lease_and_no_limit_from_its_end() ->
 
 def test_it_starts_once_stops_twice_and_starts_again() -> None:
     renewals = Renewals(Verdict.RENEWED)
-    made = heart(renewals, ttl=0.15)
+    made = heart(renewals, ttl=0.9)
     made.start()
     threads = list(made._threads)
     made.start()

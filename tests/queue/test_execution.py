@@ -16,7 +16,8 @@ from gnl_django import ExecutionRevoked, InvalidPayload, JobContext, PermanentFa
 from gnl_django.core.leases import Lease
 from gnl_django.models import Job
 from gnl_django.queue.context import AsyncJobContext
-from gnl_django.queue.execution import Execution, Outbox, run, tidied
+from gnl_django.queue.execution import Execution, Outbox, run
+from gnl_django.queue.hygiene import tidied
 from gnl_django.queue.kinds import JobKind
 from gnl_django.queue.store.base import ClaimedRow
 from tests.conformance.conftest import Declare

@@ -9,7 +9,8 @@ from gnl_django import enqueue
 from gnl_django.core.db import now
 from gnl_django.core.heartbeat import Heartbeat
 from gnl_django.models import Job
-from gnl_django.queue.execution import Execution, Outbox, run, tidied
+from gnl_django.queue.execution import Execution, Outbox, run
+from gnl_django.queue.hygiene import tidied
 from gnl_django.queue.metrics import Ledger
 from gnl_django.queue.passes import Driver, Turn
 from gnl_django.queue.pauses import PauseMap

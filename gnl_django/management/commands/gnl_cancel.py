@@ -5,8 +5,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from gnl_django import conf
-from gnl_django.management import audit
+from gnl_django.management import audit, ready
 from gnl_django.management.jobs import job_id
 from gnl_django.queue.operator import BulkResult, cancel_job
 
@@ -21,11 +20,11 @@ class Command(BaseCommand):
         add = parser.add_argument
         add("ids", nargs="+", type=job_id, metavar="ID", help="ids of jobs")
         add("--reason", default="", help="why, up to 500 characters; kept with the job")
-        add("--database", default=conf.settings().DATABASE, help="alias of the database")
+        add("--database", default=None, help="alias of the database")
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Cancel, say what became of them; exit 1 when nothing changed."""
-        ids, using = sorted(set(options["ids"])), options["database"]
+        ids, using = sorted(set(options["ids"])), ready.database(options["database"])
         changed = [pk for pk in ids if cancel_job(pk, options["reason"], using=using)]
         result = BulkResult(len(ids), len(changed), len(ids) - len(changed))
         audit.note("cancel", ids=ids, outcome=str(result))

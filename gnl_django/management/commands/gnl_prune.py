@@ -7,7 +7,7 @@ from django.core.management.base import BaseCommand
 
 from gnl_django import conf
 from gnl_django.core import failpoints
-from gnl_django.management import audit
+from gnl_django.management import audit, ready
 from gnl_django.queue import retention
 
 
@@ -24,7 +24,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Delete and say how many."""
         failpoints.arm_from_environment()
-        counts = retention.prune(using=options["database"])
+        counts = retention.prune(using=ready.database(options["database"]))
         text = ", ".join(f"{count} {state}" for state, count in counts.items())
         audit.note("prune", outcome=text)
         self.stdout.write(f"Deleted jobs: {text}")

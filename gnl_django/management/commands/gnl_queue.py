@@ -6,7 +6,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from gnl_django import conf
+from gnl_django.management import ready
 from gnl_django.queue.models import QueueState
 from gnl_django.queue.pauses import pause_queue, resume_queue
 
@@ -25,16 +25,16 @@ class Command(BaseCommand):
             sub.add_argument("--org", default=None, help="only this organization's lane")
             if act == "pause":
                 sub.add_argument("--reason", default="", help="shown to others, up to 200 letters")
-            sub.add_argument("--database", default=conf.settings().DATABASE, help="alias")
+            sub.add_argument("--database", default=None, help="alias")
         sub = acts.add_parser("list", help="all known queues and all paused lanes")
-        sub.add_argument("--database", default=conf.settings().DATABASE, help="alias")
+        sub.add_argument("--database", default=None, help="alias")
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Do one act and say what came of it."""
         if options["act"] == "list":
-            self._list(options["database"])
+            self._list(ready.database(options["database"]))
             return
-        queue, org, using = options["queue"], options["org"], options["database"]
+        queue, org, using = options["queue"], options["org"], ready.database(options["database"])
         name = f"Lane {org} of queue {queue}" if org else f"Queue {queue}"
         try:
             if options["act"] == "pause":

@@ -5,8 +5,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from gnl_django import conf
-from gnl_django.management import audit
+from gnl_django.management import audit, ready
 from gnl_django.management.jobs import dead_with_error, job_id
 from gnl_django.queue.operator import retry_jobs
 
@@ -24,15 +23,15 @@ class Command(BaseCommand):
         add("--kind", default=None, help="with --error: only of this kind")
         add("--queue", default=None, help="with --error: only in this queue")
         add("--org", default=None, help="with --error: only of this organization ('': ownerless)")
-        add("--database", default=conf.settings().DATABASE, help="alias of the database")
+        add("--database", default=None, help="alias of the database")
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Retry, say what became of them; exit 1 when nothing changed."""
         filters = {name: options[name] for name in ("kind", "queue", "org")}
         filters = {name: value for name, value in filters.items() if value is not None}
-        using, ids, error = options["database"], options["ids"], options["error"]
+        using, ids, error = ready.database(options["database"]), options["ids"], options["error"]
         if bool(ids) == (error is not None):
-            raise CommandError("Give ids of jobs, or --error KEY.")
+            raise CommandError("Give ids of jobs, or --error KEY, one of them.")
         if ids and filters:
             raise CommandError("--kind, --queue and --org go with --error.")
         if error is not None:

@@ -9,10 +9,10 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from gnl_django import conf
 from gnl_django.core import health as database
 from gnl_django.core.db import now
 from gnl_django.core.health import HealthWarning
+from gnl_django.management import ready
 from gnl_django.queue import health
 from gnl_django.queue.health import QueueNumbers, capped, span
 
@@ -27,11 +27,11 @@ class Command(BaseCommand):
         add = parser.add_argument
         add("--json", action="store_true", help="print one JSON object")
         add("--check", action="store_true", help="exit 1 when work is late or stands still")
-        add("--database", default=conf.settings().DATABASE, help="alias of the database")
+        add("--database", default=None, help="alias of the database")
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Read, print; with --check exit 1 when unhealthy."""
-        using = options["database"]
+        using = ready.database(options["database"])
         moment, queues = now(using), health.numbers(using)
         warnings = [*health.judge(queues, using), *database.warnings(using)]
         healthy = not any(warning.unhealthy for warning in warnings)

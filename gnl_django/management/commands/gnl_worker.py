@@ -8,6 +8,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from gnl_django import conf
 from gnl_django.core import failpoints
+from gnl_django.management import ready
 from gnl_django.queue import process
 
 
@@ -19,7 +20,7 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Declare the options."""
-        given = conf.settings()
+        given = conf.readable()
         add = parser.add_argument
         add("--queues", default="default", help="names, comma-separated, best first")
         add("--concurrency", type=int, default=given.CONCURRENCY, help="handlers at a time")
@@ -43,7 +44,13 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Run the worker; exit 1 with a message when it cannot work at all."""
         try:
+            conf.settings()
             failpoints.arm_from_environment()
         except ImproperlyConfigured as error:
             raise CommandError(str(error)) from error
+        if options["grace"] < 0:
+            raise CommandError("--grace: seconds, 0 or more")
+        if options["ttl"] < 3 * options["poll"]:
+            raise CommandError("--ttl must be at least three times --poll")
+        ready.log_to_stderr(options["verbosity"])
         process.run(options)

@@ -284,7 +284,7 @@ upd AS (
 att AS (
   {_ATTEMPT}
   SELECT upd.id, upd.attempt, upd.revivals, 'lease_lost', %(error_class)s, %(error)s, '',
-    upd.worker, gone.claim_token, upd.started_at, {{now}}
+    coalesce(upd.worker, ''), gone.claim_token, coalesce(upd.started_at, {{now}}), {{now}}
   FROM upd JOIN gone USING (id))
 SELECT id, kind, org, state FROM upd
 """

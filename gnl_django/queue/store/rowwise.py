@@ -5,7 +5,7 @@ half. Subclassed by `mysql` and `sqlite`.
 """
 
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -29,6 +29,7 @@ from gnl_django.queue.store.base import (
 from gnl_django.queue.store.rowwise_settle import ATTEMPT, RowwiseSettling, marks
 
 INSERT_BATCH = 1_000
+BATCH_CHARACTERS = 4 * 1024 * 1024
 
 CANCEL = (
     "UPDATE gnl_django_job SET "
@@ -74,6 +75,20 @@ def aware(value: Any) -> datetime | None:
     return moment
 
 
+def _batches(rows: Sequence[NewRow]) -> Iterator[list[NewRow]]:
+    """Cut rows into batches of at most 1,000 rows and about 4 MiB: a server bounds its packets."""
+    batch: list[NewRow] = []
+    size = 0
+    for row in rows:
+        size += len(row.payload or "") + len(row.meta)
+        if batch and (len(batch) == INSERT_BATCH or size > BATCH_CHARACTERS):
+            yield batch
+            batch, size = [], len(row.payload or "") + len(row.meta)
+        batch.append(row)
+    if batch:
+        yield batch
+
+
 class RowwiseStore(RowwiseSettling):
     """Shared part; a vendor adds how it inserts, claims and counts time."""
 
@@ -116,9 +131,9 @@ class RowwiseStore(RowwiseSettling):
         known = self.find_keys([row.dedup for row in rows if row.dedup])
         new = [row for row in rows if row.dedup not in known]
         fresh: list[int] = []
-        for at in range(0, len(new), INSERT_BATCH):
+        for batch in _batches(new):
             failpoints.hit("enqueue_many.chunk")
-            fresh += self.insert_batch(new[at : at + INSERT_BATCH])
+            fresh += self.insert_batch(batch)
         known.update({row.dedup: made for row, made in zip(new, fresh, strict=True) if row.dedup})
         unkeyed = iter([made for row, made in zip(new, fresh, strict=True) if not row.dedup])
         return [known[row.dedup] if row.dedup else next(unkeyed) for row in rows]

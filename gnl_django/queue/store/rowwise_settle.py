@@ -20,7 +20,8 @@ T = TypeVar("T")
 ATTEMPT = (
     "INSERT INTO gnl_django_attempt (job_id, number, revival, outcome, error_class, message, "
     "traceback, worker, claim_token, started_at, finished_at) "
-    "SELECT id, attempt, revivals, %s, %s, %s, %s, worker, claim_token, started_at, {now} "
+    "SELECT id, attempt, revivals, %s, %s, %s, %s, coalesce(worker, ''), claim_token, "
+    "coalesce(started_at, {now}), {now} "
     "FROM gnl_django_job WHERE id "
 )
 
