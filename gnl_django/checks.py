@@ -82,12 +82,21 @@ def _check_options(alias: str) -> list[CheckMessage]:
     return []
 
 
+def _readable() -> conf.Settings | None:
+    """Return the settings, None when they are wrong: `check_settings` says so."""
+    try:
+        return conf.settings()
+    except ImproperlyConfigured:
+        return None
+
+
 @register(Tags.database)
 def check_versions(databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
     """Check that the database of GNL['DATABASE'] is young enough; connects to it."""
-    alias = conf.settings().DATABASE
-    if alias not in (databases or ()):
+    settings = _readable()
+    if settings is None or settings.DATABASE not in (databases or ()):
         return []
+    alias = settings.DATABASE
     connection: Any = connections[alias]
     oldest, is_new = OLDEST.get(
         connection.vendor, ("PostgreSQL, MySQL, MariaDB or SQLite", lambda _: False)
@@ -121,7 +130,8 @@ def check_failpoints(
     app_configs: Sequence[AppConfig] | None = None, **kwargs: Any
 ) -> list[CheckMessage]:
     """Warn when fail points could be armed in production (reliability.md 2.4)."""
-    if not conf.settings().FAILPOINTS:
+    settings = _readable()
+    if settings is None or not settings.FAILPOINTS:
         return []
     message = "GNL['FAILPOINTS'] is True: an environment variable could kill your workers."
     return [checks.Warning(message, id="gnl_django.W003")]

@@ -40,7 +40,7 @@ class Settings:
     #: Attempts of a kind that names no number.
     MAX_ATTEMPTS: int = 5
     #: Seconds a claim lasts unless it is renewed (every third of it).
-    TTL: float = 30
+    TTL: float = 30.0
     #: Seconds between two looks of an idle worker, at first ..
     POLL: float = 0.2
     #: .. and at most, doubling while nothing is found.
@@ -79,6 +79,8 @@ class Settings:
 def settings() -> Settings:
     """Return the settings in force. Raises ImproperlyConfigured for an unknown or wrong key."""
     given: dict[str, Any] = getattr(django_settings, "GNL", {})
+    if not isinstance(given, dict):
+        raise ImproperlyConfigured(f"GNL must be a dict, not {type(given).__name__}")
     known = {field.name: field for field in fields(Settings)}
     for name, value in given.items():
         if name not in known:
@@ -90,22 +92,29 @@ def settings() -> Settings:
 
 
 def _check(name: str, value: Any, default: Any) -> None:
+    good, form = _judge(name, value, default)
+    if not good:
+        raise ImproperlyConfigured(f"GNL[{name!r}] = {value!r}: must be {form}")
+
+
+def _judge(name: str, value: Any, default: Any) -> tuple[bool, str]:
     if name == "NOTIFY":
-        good = value is None or isinstance(value, bool)
-    elif default is None or isinstance(default, str):
-        good = isinstance(value, str) or (value is None and default is None)
-    elif isinstance(default, timedelta):
+        return value is None or isinstance(value, bool), "True, False or None"
+    if default is None:
+        return value is None or isinstance(value, str), "text or None"
+    if isinstance(default, str):
+        return isinstance(value, str), "text"
+    if isinstance(default, timedelta):
         span = value.total_seconds() if isinstance(value, timedelta) else value
         good = value is None or (_is_number(span) and 0 <= span <= LONGEST_KEEP)
-    elif isinstance(default, bool):
-        good = isinstance(value, bool)
-    elif isinstance(default, int) and name not in _SECONDS:
-        good = isinstance(value, int) and not isinstance(value, bool) and value > 0
-    else:
-        least, most = _SECONDS.get(name, (0, inf))
-        good = _is_number(value) and least <= value <= most
-    if not good:
-        raise ImproperlyConfigured(f"GNL[{name!r}] = {value!r} is not of the form of {default!r}")
+        return good, "a timedelta or seconds, from 0 to 1,000 years, or None"
+    if isinstance(default, bool):
+        return isinstance(value, bool), "True or False"
+    if isinstance(default, int) and name not in _SECONDS:
+        return _is_number(value) and isinstance(value, int) and value > 0, "a whole number above 0"
+    least, most = _SECONDS.get(name, (0, inf))
+    form = f"a number of seconds, {least} or more" + (f", at most {most}" if most < inf else "")
+    return _is_number(value) and least <= value <= most, form
 
 
 def _is_number(value: Any) -> bool:

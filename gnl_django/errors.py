@@ -1,4 +1,4 @@
-"""Every error this package raises on purpose; all stand below `GnlError`.
+"""Every error this package raises, records or logs by name; all stand below `GnlError`.
 
 Imports nothing of Django, so that any code may name them at any time.
 """

@@ -1,4 +1,4 @@
-"""Django signals of the package; sent after commit, at most once (shared convention).
+"""Django signals of the package, each sent at most once; those about a write after its commit.
 
 They inform; what must not be lost is done in the transaction itself.
 """

@@ -1,1 +1,1 @@
-"""The ground floor: clock, database dialects, leases, loop, pool, payloads, registry."""
+"""The ground floor: clock, databases, leases, loop, pool, payloads, registry."""

@@ -1,7 +1,7 @@
 """What differs between the databases, transactions of ours, and what an error means.
 
-Used by every store. A question about a vendor is one flag of `Dialect`; an error is classified by
-SQLSTATE or error number, never by the class that Django or the driver chose (queue.md R12, R52).
+Used by every store. An error is classified by SQLSTATE or error number, never by the class that
+Django or the driver chose (queue.md R12, R52).
 """
 
 import logging
@@ -9,7 +9,6 @@ import random
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, TypeVar
@@ -23,27 +22,6 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 TRANSIENT_TRIES = 3
-
-
-@dataclass(frozen=True)
-class Dialect:
-    """Answers about one vendor, each a plain flag."""
-
-    #: A statement may hand back what it changed.
-    returning: bool
-    #: One transaction may settle and claim without a round trip between (PostgreSQL's pipeline).
-    pipeline: bool
-    #: One writer at a time: whoever will write says so when the transaction begins.
-    single_writer: bool
-    #: Look with a plain read before locking: a lock taken for nothing would stop others.
-    look_first: bool
-
-
-DIALECTS = {
-    "postgresql": Dialect(returning=True, pipeline=True, single_writer=False, look_first=False),
-    "mysql": Dialect(returning=False, pipeline=False, single_writer=False, look_first=True),
-    "sqlite": Dialect(returning=True, pipeline=False, single_writer=True, look_first=True),
-}
 
 
 class Fault(Enum):
@@ -107,11 +85,6 @@ def _driver_fault(error: BaseException) -> Fault | None:
         return _MYSQL.get(code, Fault.OTHER) if isinstance(code, int) else None
     code = getattr(error, "sqlite_errorcode", None)
     return None if code is None else _SQLITE.get(code & 0xFF, Fault.OTHER)
-
-
-def dialect(connection: BaseDatabaseWrapper) -> Dialect:
-    """Return the flags of the connection's vendor."""
-    return DIALECTS[connection.vendor]
 
 
 @contextmanager

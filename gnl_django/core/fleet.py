@@ -17,7 +17,7 @@ from django.db import connections
 
 from gnl_django import __version__, conf
 from gnl_django.core import clock
-from gnl_django.core.db import dialect, now, own_transaction, retrying
+from gnl_django.core.db import now, own_transaction, retrying
 from gnl_django.core.models import Process
 from gnl_django.core.payloads import clean_text, dump
 
@@ -228,7 +228,7 @@ def prune(using: str) -> int:
     params = [_age(vendor, KEPT.total_seconds())]
     if not _rows(using, old, params):
         return 0
-    lock = "" if dialect(connections[using]).single_writer else " FOR UPDATE SKIP LOCKED"
+    lock = "" if vendor == "sqlite" else " FOR UPDATE SKIP LOCKED"
     with own_transaction(connections[using]):
         ids = [row[0] for row in _rows(using, f"{old}{lock}", params)]
         if ids:

@@ -24,7 +24,6 @@ logger = logging.getLogger(__name__)
 #: Seconds for the thread to end; it may be waiting for a server that is silent.
 STOP_PATIENCE = 1.0
 
-JOBS = "gnl_jobs"
 #: News for the loops themselves, whatever they serve; its one payload is "pause".
 CONTROL = "gnl_control"
 NOTIFY_PAUSE = 0.05

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from django.db import transaction
 
 from gnl_django import conf
-from gnl_django.core import failpoints, listener, wakeup
+from gnl_django.core import failpoints
 from gnl_django.core.db import own_transaction, retrying
 from gnl_django.errors import QueueDepthExceeded
+from gnl_django.queue import waking
 from gnl_django.queue.options import NewJob, Options, build_rows, options_from
 from gnl_django.queue.store import store_for
 from gnl_django.queue.store.base import NewRow, Store
@@ -101,16 +102,9 @@ def _store(store: Store, rows: list[NewRow], depths: list[int | None]) -> list[i
     told = {(row.queue, row.run_at is None and not row.delay) for row in rows}
     for queue, now in sorted(told):
         transaction.on_commit(
-            partial(_tell, store.using, queue, now=now), using=store.using, robust=True
+            partial(waking.wake, store.using, queue, now=now), using=store.using, robust=True
         )
     return ids
-
-
-def _tell(using: str, queue: str, *, now: bool) -> None:
-    """Wake the workers; those of other processes only for jobs that are ready now (R8)."""
-    wakeup.wake("jobs" if now else "jobs for later", queue)
-    if now:
-        listener.notify(using, listener.JOBS, queue)
 
 
 def _in_transaction(store: Store, work: Callable[[], T]) -> T:

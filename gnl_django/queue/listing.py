@@ -155,7 +155,9 @@ def _filters(kind: str | None, queue: str | None, state: str | None) -> dict[str
     if queue is not None:
         filters["queue"] = opt.check_name("queue", queue, opt.QUEUE_MAX)
     if state is not None:
-        filters["state"] = str(State(state))
+        if state not in State.values:
+            raise ValueError(f"state: {state!r} is none of {', '.join(State.values)}")
+        filters["state"] = state
     return filters
 
 

@@ -12,8 +12,9 @@ from django.db import transaction
 from django.db.models import QuerySet
 
 from gnl_django import conf
-from gnl_django.core import failpoints, wakeup
+from gnl_django.core import failpoints
 from gnl_django.core.payloads import clean_text
+from gnl_django.queue import waking
 from gnl_django.queue.finals import announce
 from gnl_django.queue.models import Job
 from gnl_django.queue.store import acts, store_for
@@ -70,8 +71,7 @@ def cancel_job(job_id: int, reason: str = "", *, using: str | None = None) -> bo
     or unknown (queue.md R42).
     """
     alias = using or conf.settings().DATABASE
-    words = clean_text(reason, 4 * REASON_MAX)[:REASON_MAX]
-    found = store_for(alias).cancel(job_id, words) if _possible([job_id]) else None
+    found = store_for(alias).cancel(job_id, _words(reason)) if _possible([job_id]) else None
     if found is None:
         return False
     if found.state == "canceled":
@@ -84,6 +84,11 @@ def _possible(ids: list[int]) -> list[int]:
     return [job_id for job_id in ids if 0 < job_id < 2**63]
 
 
+def _words(reason: str) -> str:
+    """Return a reason as every database takes it."""
+    return clean_text(reason, 4 * REASON_MAX)[:REASON_MAX]
+
+
 def run_job_now(job_id: int, *, using: str | None = None) -> bool:
     """Make a scheduled job ready at once, whatever its `run_at` was or its retry waits for.
 
@@ -91,7 +96,7 @@ def run_job_now(job_id: int, *, using: str | None = None) -> bool:
     (studio.md 2.8).
     """
     alias = using or conf.settings().DATABASE
-    changed = acts.run_now(store_for(alias), job_id)
+    changed = bool(_possible([job_id])) and acts.run_now(store_for(alias), job_id)
     _wake([job_id] if changed else [], alias)
     return changed
 
@@ -104,7 +109,9 @@ def discard_job(job_id: int, reason: str = "", *, using: str | None = None) -> b
     is not dead or unknown (studio.md 2.8).
     """
     alias = using or conf.settings().DATABASE
-    found = acts.discard(store_for(alias), job_id, reason[:REASON_MAX])
+    found = None
+    if _possible([job_id]):
+        found = acts.discard(store_for(alias), job_id, _words(reason))
     if found is None:
         return False
     announce(job_id, found.kind, found.org, found.state, using=alias)
@@ -131,4 +138,4 @@ def _chunks(jobs: "QuerySet[Job] | Iterable[int]", using: str) -> Iterator[list[
 
 def _wake(ids: list[int], using: str) -> None:
     if ids:
-        transaction.on_commit(partial(wakeup.wake_all, "jobs"), using=using, robust=True)
+        transaction.on_commit(partial(waking.wake_everybody, using), using=using, robust=True)

@@ -20,12 +20,12 @@ from gnl_django.core.aio import LoopThread
 from gnl_django.core.backoff import Growing
 from gnl_django.core.db import Fault, fault_of, reconnect
 from gnl_django.core.heartbeat import Heartbeat
-from gnl_django.core.listener import CONTROL, JOBS, Listener
+from gnl_django.core.listener import CONTROL, Listener
 from gnl_django.core.loop import RECOVERING, PollLoop
 from gnl_django.core.pool import Pool
 from gnl_django.core.registry import autodiscover
 from gnl_django.queue import execution as executions
-from gnl_django.queue import pauses
+from gnl_django.queue import pauses, waking
 from gnl_django.queue.ending import give_back
 from gnl_django.queue.execution import Execution, Outbox
 from gnl_django.queue.metrics import Ledger, WorkerMetrics
@@ -127,7 +127,10 @@ class Worker:
             self._outbox, self._hand_over, prepare=conf.settings().PREPARE, pruning=True
         )
         self._listener = Listener(
-            options.using, JOBS, self._heard, {CONTROL: lambda _: self._pauses_changed()}
+            options.using,
+            waking.CHANNEL,
+            self._heard,
+            {CONTROL: lambda _: self._pauses_changed()},
         )
         self._called = False
         self._enlisted = False
@@ -140,8 +143,8 @@ class Worker:
         """Start the control thread; the first pass is immediate. Does nothing when it runs."""
         if self._loop.running or self._stopped:
             return
-        wakeup.subscribe("jobs", self.options.queues, self._wake)
-        wakeup.subscribe("jobs for later", self.options.queues, self._look_again)
+        wakeup.subscribe(waking.READY, self.options.queues, self._wake)
+        wakeup.subscribe(waking.LATER, self.options.queues, self._look_again)
         wakeup.subscribe(pauses.CHANNEL, [pauses.NEWS], self._pauses_changed)
         self._listener.start()
         self._presence.begin()

@@ -3,7 +3,7 @@
 Called by the list and the detail page; everything they return is escaped.
 """
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -98,3 +98,12 @@ def first_line(text: str) -> str:
 def short_class(path: str) -> str:
     """Return the last part of a class's dotted path."""
     return path.rpartition(".")[2]
+
+
+def days(kept: timedelta | float | None) -> str:
+    """Return how long jobs are kept, in words."""
+    if kept is None:
+        return "for ever"
+    seconds = kept.total_seconds() if isinstance(kept, timedelta) else kept
+    number = f"{seconds / 86_400:.1f}".removesuffix(".0")
+    return f"{number} days"

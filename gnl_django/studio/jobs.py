@@ -214,9 +214,10 @@ class JobAdmin(ActPages):
         self, request: HttpRequest, opts: Any, object_id: str
     ) -> HttpResponseRedirect:
         shown = unquote(object_id)[:40]
+        kept = conf.settings()
         text = (
-            f"Job {shown} does not exist or was purged"
-            " (finished jobs are kept 7 days, dead ones 90)."
+            f"Job {shown} does not exist or was purged (finished jobs are kept "
+            f"{formats.days(kept.KEEP_SUCCEEDED)}, dead ones {formats.days(kept.KEEP_DEAD)})."
         )
         self.message_user(request, text, messages.WARNING)
         return HttpResponseRedirect(self.link("changelist"))

@@ -7,7 +7,17 @@ from typing import Any
 import pytest
 from django.db import transaction
 
-from gnl_django import BulkResult, JobContext, JobKind, cancel_job, enqueue, retry_job, retry_jobs
+from gnl_django import (
+    BulkResult,
+    JobContext,
+    JobKind,
+    cancel_job,
+    discard_job,
+    enqueue,
+    retry_job,
+    retry_jobs,
+    run_job_now,
+)
 from gnl_django.core import clock
 from gnl_django.core.db import now
 from gnl_django.models import Job
@@ -260,3 +270,25 @@ def test_a_revived_job_wakes_a_worker_of_this_process(
     wait_until(lambda: worker.metrics().polls > 0)
     retry_job(job_id)
     wait_until(lambda: state_of(job_id) == "succeeded")
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("number", [0, -1, 2**63, 2**64])
+def test_what_can_be_no_id_is_no_job(number: int) -> None:
+    assert run_job_now(number) is False
+    assert discard_job(number) is False
+    assert cancel_job(number) is False
+    assert retry_job(number) is None
+
+
+@pytest.mark.django_db
+def test_a_reason_to_discard_is_cleaned_of_what_not_every_database_takes(
+    declare: Declare, make_worker: MakeWorker
+) -> None:
+    declare("bad", lambda payload: 1 / 0, max_attempts=1)
+    job = enqueue("bad")
+    make_worker().run_once()
+    assert discard_job(job, "gone\x00 \ud800" + "x" * 600)
+    reason = Job.objects.get(pk=job).cancel_reason
+    assert reason.startswith("gone")
+    assert len(reason) == 500

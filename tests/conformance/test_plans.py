@@ -50,8 +50,8 @@ def full_table(
         empty_tables()
         s.fill(ROWS, "ready", lane=lane)
         s.fill(ROWS, "scheduled", lane=lane, ahead="3600 + n")
-        s.fill(20_000, "running", lane=lane, ahead="3600 + n")
-        s.fill(20_000, "succeeded", lane=lane)
+        s.fill(5_000, "running", lane=lane, ahead="3600 + n")
+        s.fill(5_000, "succeeded", lane=lane)
         s.fill(2_000, "dead", lane=lane)
         s.analyze()
         yield request.param

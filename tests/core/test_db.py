@@ -244,12 +244,3 @@ def test_reconnect_leaves_the_callers_transaction_alone() -> None:
         reconnect("default")
         assert connection.connection is before
         assert connection.is_usable()
-
-
-@pytest.mark.django_db
-def test_the_flags_are_those_of_the_vendor() -> None:
-    flags = db.dialect(connection)
-    assert flags.single_writer is (vendor() == "sqlite")
-    assert flags.look_first is (vendor() != "postgresql")
-    assert flags.returning is (vendor() != "mysql")
-    assert flags.pipeline is (vendor() == "postgresql")

@@ -19,10 +19,10 @@ def test_without_notify_nothing_is_started_and_nothing_sent(
     django_assert_num_queries: Any,
 ) -> None:
     heard: list[str] = []
-    ear = Listener("default", listener.JOBS, heard.append)
+    ear = Listener("default", "gnl_jobs", heard.append)
     with django_assert_num_queries(0):
         ear.start()
-        listener.notify("default", listener.JOBS, "default")
+        listener.notify("default", "gnl_jobs", "default")
     ear.stop()
     assert not heard
 
@@ -37,7 +37,7 @@ def test_a_listener_that_cannot_listen_says_so_once_and_is_off(
         raise RuntimeError("no sessions here")
 
     monkeypatch.setattr(listener, "listen", refused)
-    ear = Listener("default", listener.JOBS, lambda payload: None)
+    ear = Listener("default", "gnl_jobs", lambda payload: None)
     ear.start()
     wait_until(lambda: "LISTEN does not work here" in caplog.text)
     ear.stop()
@@ -51,18 +51,18 @@ def test_what_is_notified_is_heard_and_a_stopped_listener_hears_nothing(
 ) -> None:
     monkeypatch.setattr(listener, "_notified", {})
     heard: list[str] = []
-    ear = Listener("default", listener.JOBS, heard.append)
+    ear = Listener("default", "gnl_jobs", heard.append)
     ear.start()
 
     def told() -> bool:
-        listener.notify("default", listener.JOBS, "some-queue")
+        listener.notify("default", "gnl_jobs", "some-queue")
         return "some-queue" in heard
 
     wait_until(told)
     ear.stop()
     count = len(heard)
     monkeypatch.setattr(listener, "_notified", {})
-    listener.notify("default", listener.JOBS, "some-queue")
+    listener.notify("default", "gnl_jobs", "some-queue")
     assert len(heard) == count
 
 
@@ -70,7 +70,7 @@ def test_what_is_notified_is_heard_and_a_stopped_listener_hears_nothing(
 def test_one_connection_hears_several_channels_each_for_itself() -> None:
     jobs: list[str] = []
     control: list[str] = []
-    ear = Listener("default", listener.JOBS, jobs.append, {listener.CONTROL: control.append})
+    ear = Listener("default", "gnl_jobs", jobs.append, {listener.CONTROL: control.append})
     ear.start()
 
     def told() -> bool:

@@ -12,6 +12,7 @@ from gnl_django.models import Job
 from gnl_django.queue.execution import Execution, Outbox, run, tidied
 from gnl_django.queue.metrics import Ledger
 from gnl_django.queue.passes import Driver, Turn
+from gnl_django.queue.pauses import PauseMap
 from gnl_django.queue.settling import Settling
 from tests.conformance import support_claim as s
 from tests.conformance.conftest import Declare, failpoint
@@ -38,6 +39,7 @@ class Bench:
         self.driver = Driver(
             store,
             s.rings(),
+            PauseMap("default"),
             self.ledger,
             heart,
             Settling(self.ledger, heart, {}, None, using="default"),

@@ -97,7 +97,7 @@ def test_a_job_that_is_not_there_is_told_so(number: str) -> None:
     assert page.redirect_chain[0][0] == JOBS
     assert told(page)[0].startswith("Job ")
     assert told(page)[0].endswith(
-        "does not exist or was purged (finished jobs are kept 7 days, dead ones 90)."
+        "does not exist or was purged (finished jobs are kept 7 days, dead ones 90 days)."
     )
     assert client.get(f"{JOBS}{number}/op/retry/").status_code == 404
     assert records() == []
