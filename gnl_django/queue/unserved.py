@@ -9,6 +9,7 @@ from datetime import datetime
 from gnl_django.core import fleet
 from gnl_django.core.health import HealthWarning
 from gnl_django.core.models import Process
+from gnl_django.queue.store import store_for
 from gnl_django.queue.store.backlog import Backlog, backlog
 
 #: Ready jobs of unserved kinds from which they slow down claims (queue.md R24).
@@ -28,7 +29,7 @@ def warnings(using: str, at: datetime) -> list[HealthWarning]:
     for ever, and every claim walks past them (queue.md R24). A worker that drains serves nothing.
     Of a backlog beyond 100,000 jobs only that many are looked at.
     """
-    ready = backlog(using, most=READ_MOST)
+    ready = backlog(store_for(using), most=READ_MOST)
     if not ready:
         return []
     workers = [worker for worker in fleet.living(using, at=at) if not worker.draining]

@@ -219,5 +219,5 @@ def test_a_worker_that_cannot_start_waits_for_a_change_of_code(
         40,
         describe=worker.output,
     )
-    worker.interrupt()
+    worker.term()
     worker.wait()

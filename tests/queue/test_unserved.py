@@ -42,6 +42,7 @@ def found() -> list[str]:
 def test_without_ready_jobs_all_is_well_in_one_statement() -> None:
     s.fill(50, "scheduled", ahead="3600 + n")
     s.fill(50, "dead")
+    warnings()  # questions that are asked once a connection
     with s.statements() as seen:
         assert warnings() == []
     assert len(seen) == 1 + 1  # the present instant is asked for by the caller
@@ -52,6 +53,7 @@ def test_a_queue_with_jobs_and_no_live_worker_is_named() -> None:
     s.fill(1, queue="b")
     s.fill(1, queue="c")
     works(["c", "d"], [s.KIND])
+    warnings()  # questions that are asked once a connection
     with s.statements() as seen:
         warned = warnings()
     assert len(seen) == 1 + 2

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from django.db import connections
+from gnl_django.queue.store.base import Store
 
 
 class Backlog(NamedTuple):
@@ -16,19 +16,17 @@ class Backlog(NamedTuple):
 _HINT = {"mysql": "FORCE INDEX (gnl_job_ready)"}
 
 
-def backlog(using: str, *, most: int) -> list[Backlog]:
+def backlog(store: Store, *, most: int) -> list[Backlog]:
     """Return what is ready by queue and kind; one statement that reads at most `most` entries.
 
     They are read by queue, then org: of a longer backlog the last queues are missing or too small.
     """
-    connection = connections[using]
     # 100,000 entries are counted in 20 ms inside the index (SQLite reads the rows too). The
     # whole of a longer backlog would be read for nothing.
-    text = (
+    rows = store.read(
         "SELECT queue, kind, count(*) FROM (SELECT queue, kind FROM gnl_django_job "
-        f"{_HINT.get(connection.vendor, '')} WHERE state='ready' ORDER BY queue, org LIMIT %s) r "
-        "GROUP BY queue, kind ORDER BY queue, kind"
+        f"{_HINT.get(store.connection.vendor, '')} WHERE state='ready' ORDER BY queue, org "
+        "LIMIT %(most)s) r GROUP BY queue, kind ORDER BY queue, kind",
+        {"most": most},
     )
-    with connection.cursor() as cursor:
-        cursor.execute(text, [most])
-        return [Backlog(*row) for row in cursor.fetchall()]
+    return [Backlog(*row) for row in rows]
