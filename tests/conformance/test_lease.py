@@ -467,7 +467,8 @@ def test_a_draining_worker_reaps_and_promotes() -> None:
 @pytest.mark.row("queue", "C70")
 @pytest.mark.django_db
 def test_a_row_edited_by_hand_does_not_stop_the_reaping_of_others() -> None:
-    damaged, whole = s.fill(2, "running", ahead="-n - 1")
+    s.fill(2, "running", ahead="-n - 1")
+    damaged, whole = Job.objects.order_by("pk").values_list("pk", flat=True)
     Job.objects.filter(pk=damaged).update(worker=None, started_at=None)
     assert {reaped.id for reaped in s.store().reap()} == {damaged, whole}
     assert Attempt.objects.get(job=damaged).worker == ""
