@@ -87,7 +87,7 @@ def test_a_database_that_cannot_be_reached_is_waited_for(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(serving, "ERROR_WAIT_FIRST", 0.01)
-    monkeypatch.setattr(serving, "_missing_migrations", unreachable(3))
+    monkeypatch.setattr(serving, "missing_migrations", unreachable(3))
     serving.wait_for_schema("default")
     lines = [record.getMessage() for record in caplog.records]
     assert [line.rpartition(";")[0] for line in lines] == [
@@ -104,7 +104,7 @@ def test_a_database_that_cannot_be_reached_is_waited_for(
 def test_a_signal_ends_the_wait_for_the_database(
     monkeypatch: pytest.MonkeyPatch, term_soon: Soon
 ) -> None:
-    monkeypatch.setattr(serving, "_missing_migrations", unreachable(100))
+    monkeypatch.setattr(serving, "missing_migrations", unreachable(100))
     term_soon(0.05)
     with pytest.raises(SystemExit) as ended:
         serving.wait_for_schema("default")
@@ -116,7 +116,7 @@ def test_any_other_error_of_the_database_is_not_swallowed(monkeypatch: pytest.Mo
     def broken(using: str) -> list[str]:
         raise OperationalError("permission denied")
 
-    monkeypatch.setattr(serving, "_missing_migrations", broken)
+    monkeypatch.setattr(serving, "missing_migrations", broken)
     with pytest.raises(OperationalError, match="permission denied"):
         serving.wait_for_schema("default")
 
