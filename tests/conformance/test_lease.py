@@ -246,9 +246,11 @@ def test_a_stale_end_beside_the_second_run_leaves_no_trace(declare: Declare, end
 
     declare(s.KIND, work)
     job = enqueue(s.KIND)
-    # Within its poll the slow one does not reap a second time.
+    # Within its poll the slow one does not reap a second time, and it has no slot left.
     with (
-        s.employed(poll=60, max_poll=60, on_error=lambda *args: errors.append(args)) as slow,
+        s.employed(
+            concurrency=1, poll=60, max_poll=60, on_error=lambda *args: errors.append(args)
+        ) as slow,
         s.employed() as second,
     ):
         slow.start()

@@ -388,7 +388,7 @@ def test_resume_wakes_the_workers_of_this_process() -> None:
 def test_with_notify_a_resume_elsewhere_is_seen_at_once(spawn: Spawner) -> None:
     job_id = enqueue("tests.quick", 5)
     assert pause_queue("default")
-    worker = spawn(["gnl_worker", "--poll", "60", "--max-poll", "60"])
+    worker = spawn(["gnl_worker", "--ttl", "180", "--poll", "60", "--max-poll", "60"])
     with connection.cursor() as cursor:
 
         def listens() -> bool:
