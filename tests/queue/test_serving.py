@@ -51,7 +51,7 @@ def test_an_alias_that_does_not_exist_is_refused() -> None:
 
 @pytest.mark.row("queue", "C140")
 @pytest.mark.django_db
-def testmissing_migrations_are_named() -> None:
+def test_missing_migrations_are_named() -> None:
     MigrationRecorder.Migration.objects.filter(app="gnl_django").delete()
     with pytest.raises(
         ImproperlyConfigured,
