@@ -10,10 +10,8 @@ from time import monotonic
 from gnl_django.core.db import reconnect
 from gnl_django.core.heartbeat import Heartbeat
 from gnl_django.queue import outcomes
-from gnl_django.queue.finals import announce
 from gnl_django.queue.metrics import Ledger
-from gnl_django.queue.models import FINAL
-from gnl_django.queue.settling import Roster, counters_of, say_lost
+from gnl_django.queue.settling import Roster, counters_of, say_lost, tell_of_end
 from gnl_django.queue.store.base import Store
 
 logger = logging.getLogger(__name__)
@@ -79,15 +77,7 @@ def _write(roster: Roster, ledger: Ledger, heartbeat: Heartbeat, store: Store) -
                 ledger.left(*counters_of(execution, answer.state))
                 if answer.state is None:
                     say_lost(execution)
-                elif answer.state in FINAL:
-                    row = execution.row
-                    announce(
-                        row.id,
-                        row.kind,
-                        row.org,
-                        answer.state,
-                        using=store.using,
-                        error=execution.error,
-                    )
+                else:
+                    tell_of_end(execution, answer.state, using=store.using)
         if roster:
             Event().wait(LOCKED_WAIT)

@@ -76,16 +76,7 @@ class Settling:
                 self._lost(execution)
                 continue
             self._leave(execution, *counters_of(execution, answer.state))
-            if answer.state in FINAL:
-                row = execution.row
-                announce(
-                    row.id,
-                    row.kind,
-                    row.org,
-                    answer.state,
-                    using=self._using,
-                    error=execution.error,
-                )
+            tell_of_end(execution, answer.state, using=self._using)
             if answer.state != "canceled" and _failed(execution):
                 _say_failed(execution, answer.state)
                 failed.append(execution)
@@ -148,6 +139,13 @@ def _say_failed(execution: Execution, state: str) -> None:
         outcome.error_class if outcome is not None else "",
         "dead" if state == "dead" else f"again in {outcome.delay if outcome else 0:g} s",
     )
+
+
+def tell_of_end(execution: Execution, state: str, *, using: str) -> None:
+    """Tell whoever listens when the job of `execution` is final."""
+    if state in FINAL:
+        row = execution.row
+        announce(row.id, row.kind, row.org, state, using=using, error=execution.error)
 
 
 def _failed(execution: Execution) -> bool:
