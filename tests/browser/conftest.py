@@ -50,8 +50,13 @@ def chromium() -> Iterator[Browser]:
 
 
 def about(fault: str, url: str) -> list[str]:
-    """Return a fault, unless it is about the icon that browsers ask for and the project lacks."""
-    return [] if url.endswith("/favicon.ico") else [f"{fault} ({url})"]
+    """Return a fault, unless it is none.
+
+    Browsers ask for an icon that the project lacks, and give up an image that is still on its way
+    when the test goes on to the next page.
+    """
+    given_up = "net::ERR_ABORTED" in fault and "/static/" in url
+    return [] if given_up or url.endswith("/favicon.ico") else [f"{fault} ({url})"]
 
 
 @pytest.fixture
