@@ -3,15 +3,19 @@
 from typing import Any
 
 import pytest
-from django.core import checks
 from django.db import connection
 
 from gnl_django import checks as ours
 
 
-def found(**options: Any) -> list[str]:
-    """Return the ids of our messages of a run of the checks."""
-    return [str(m.id) for m in checks.run_checks(**options) if str(m.id).startswith("gnl_django.")]
+def found(
+    databases: list[str] | None = None, *, include_deployment_checks: bool = False
+) -> list[str]:
+    """Return the ids of our messages; the checks of others are not asked."""
+    messages = [*ours.check_settings(), *ours.check_versions(databases=databases)]
+    if include_deployment_checks:
+        messages += ours.check_failpoints()
+    return [str(message.id) for message in messages]
 
 
 @pytest.mark.django_db
