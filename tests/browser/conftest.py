@@ -55,7 +55,7 @@ def about(fault: str, url: str) -> list[str]:
     Browsers ask for an icon that the project lacks, and give up an image that is still on its way
     when the test goes on to the next page.
     """
-    given_up = "net::ERR_ABORTED" in fault and "/static/" in url
+    given_up = "net::ERR_ABORTED" in fault and url.endswith((".svg", ".png"))
     return [] if given_up or url.endswith("/favicon.ico") else [f"{fault} ({url})"]
 
 
