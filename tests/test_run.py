@@ -50,7 +50,7 @@ def test_a_failed_run_shows_its_failure_and_fails_the_whole(
     assert "assert 'this' == 'that'" in shown
     assert "1 failed in" in shown
     *_, named, verdict = shown.splitlines()
-    assert named.endswith("test_sample.py::test_it_fails AssertionError: assert 'this' == 'that'")
+    assert named.endswith("::test_it_fails AssertionError: assert 'this' == 'that'")
     assert verdict == "tests: FAILED on sqlite"
 
 
