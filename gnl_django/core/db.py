@@ -88,14 +88,16 @@ def _driver_fault(error: BaseException) -> Fault | None:
 
 
 @contextmanager
-def own_transaction(connection: BaseDatabaseWrapper) -> Iterator[None]:
+def own_transaction(connection: BaseDatabaseWrapper, *, durable: bool = False) -> Iterator[None]:
     """A short transaction of ours, READ COMMITTED; a savepoint inside the caller's (R52).
+
+    durable: inside the caller's it is refused instead (Django's RuntimeError), but for a test's.
 
     On SQLite it takes the write lock when it begins, so that it can wait for it: a transaction that
     read first and writes later fails at once when another wrote between.
     """
     if connection.in_atomic_block:
-        with transaction.atomic(using=connection.alias):
+        with transaction.atomic(using=connection.alias, durable=durable):
             yield
         return
     connection.ensure_connection()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gnl_django.core import payloads
 from gnl_django.core.backoff import seconds
-from gnl_django.core.registry import Registry, broken
+from gnl_django.core.registry import RESERVED_RUNS, Registry, broken
 from gnl_django.errors import UnknownKind
 from gnl_django.queue.store.base import NewRow
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 NAME = re.compile(r"[A-Za-z0-9_.:/-]+")
 KIND_MAX, QUEUE_MAX, ORG_MAX, KEY_MAX = 128, 64, 128, 255
-RESERVED_KEYS = ("sched:", "wf:", "evt:", "job:")
 PRIORITY_LIMIT = 100
 ATTEMPTS_LIMIT = 32_767
 
@@ -166,8 +165,8 @@ def check_key(key: object) -> str:
         raise TypeError(f"key must be text, not {type(key).__name__}")
     if not 1 <= len(key) <= KEY_MAX or not key.isprintable():
         raise ValueError(f"key: {key!r} is not 1 to {KEY_MAX} printable characters")
-    if key.startswith(RESERVED_KEYS):
-        raise ValueError(f"key: {key!r} begins with a reserved prefix ({' '.join(RESERVED_KEYS)})")
+    if key.startswith(RESERVED_RUNS):
+        raise ValueError(f"key: {key!r} begins with a reserved prefix ({' '.join(RESERVED_RUNS)})")
     return key
 
 

@@ -76,6 +76,11 @@ class ClaimedRow:
     priority: int
 
 
+def run_of(job_id: int, run_id: str | None) -> str:
+    """Return the id of a job's durable run."""
+    return run_id or f"job:{job_id}"
+
+
 def claimed_row(row: Sequence[Any], scheduled_for: datetime | None) -> ClaimedRow:
     """Return the ClaimedRow of a row of CLAIM_COLUMNS, with its one time already converted."""
     job_id, kind, org, queue, payload, meta, run_id, _, attempt, max_attempts, priority = row[:11]
@@ -118,6 +123,8 @@ class Outcome:
     error: str = ""
     error_key: str | None = None
     traceback: str = ""
+    #: The durable run that the attempt has entered; it follows the job.
+    run_id: str = ""
 
     @property
     def point(self) -> str:

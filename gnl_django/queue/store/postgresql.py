@@ -156,14 +156,18 @@ class PostgresStore(Store):
         self, outcomes: Sequence[Outcome], request: ClaimRequest | None
     ) -> tuple[list[Settled], list[Any]]:
         statements = _settling(outcomes)
+        settles = len(statements)
+        entered = [outcome.id for outcome in outcomes if outcome.run_id]
+        if entered:
+            statements.append((sql.FOLLOW, {"ids": array(entered)}))
         if request is not None:
             statements.append(_claiming(request))
         if failpoints.armed():
             answers = self._step_by_step(outcomes, statements, claiming=request is not None)
         else:
             answers = self._batch(statements)
-        rows = answers.pop() if request is not None else []
-        return [Settled(*row) for answer in answers for row in answer], rows
+        rows = answers[-1] if request is not None else []
+        return [Settled(*row) for answer in answers[:settles] for row in answer], rows
 
     def _step_by_step(
         self, outcomes: Sequence[Outcome], statements: list[Statement], *, claiming: bool
