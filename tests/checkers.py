@@ -1,4 +1,4 @@
-"""The invariants of the queue, each a function of a History (reliability.md 2.3).
+"""The invariants, each a function of a History (reliability.md 2.3): the queue's, and all at once.
 
 `check_q5(history)` returns what breaks rule Q5; every checker reads the history once. A checker is
 trusted because `tests/chaos/test_harness.py` has seen it turn red.
@@ -6,24 +6,16 @@ trusted because `tests/chaos/test_harness.py` has seen it turn red.
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from tests.history import Change, History, Record, marks_of, short
+from tests.run_checkers import RUNS
+from tests.violations import TINY, Checker, Violation
 
 FINAL = frozenset({"succeeded", "dead", "canceled"})
 JOB = "gnl_django_job"
-TINY = 0.0015  # seconds: SQLite's clock knows milliseconds
-
-
-@dataclass(frozen=True)
-class Violation:
-    """One broken rule: what is wrong and with which jobs."""
-
-    rule: str
-    text: str
-    jobs: tuple[int, ...] = ()
 
 
 @dataclass
@@ -43,7 +35,8 @@ class Report:
         lines = [", ".join(f"{name} {value}" for name, value in self.counts.items())]
         for violation in self.violations[:20]:
             lines.append(f"{violation.rule}: {violation.text} (jobs {list(violation.jobs)[:10]})")
-            lines += [f"    {line}" for line in self.history.around(violation.jobs)]
+            around = self.history.around(violation.jobs, violation.runs)
+            lines += [f"    {line}" for line in around]
         if len(self.violations) > 20:
             lines.append(f"and {len(self.violations) - 20} more")
         return "\n".join(lines)
@@ -51,9 +44,6 @@ class Report:
     def assert_green(self) -> None:
         """Fail with everything that is known when a rule is broken."""
         assert not self.violations, str(self)
-
-
-Checker = Callable[[History], list[Violation]]
 
 
 def check_q1(h: History) -> list[Violation]:
@@ -445,10 +435,10 @@ QUEUE: dict[str, Checker] = {
     "Q19": check_q19,
     "Q20": check_q20,
 }
-AREAS = {"queue": QUEUE}
+AREAS = {"queue": QUEUE, "runs": RUNS}
 
 
-def check_all(history: History, areas: Iterable[str] = ("queue",)) -> Report:
+def check_all(history: History, areas: Iterable[str] = tuple(AREAS)) -> Report:
     """Run every checker of `areas` and return the report."""
     found = [
         violation
