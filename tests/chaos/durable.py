@@ -6,6 +6,7 @@ before or just after the effect, at the run's first entry; `fall` makes the body
 
 import os
 import signal
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
@@ -58,7 +59,7 @@ class Walk:
         log = effects()
         assert log is not None
         self.log, self.run, self.by = log, run, by
-        self.ordinal = 0
+        self.ordinal, self.uses = 0, Counter[str]()
 
     def go(self, plan: Plan) -> list[Any]:
         """Do the steps; return what they returned."""
@@ -67,6 +68,8 @@ class Walk:
     def step(self, part: Part) -> Any:
         """Do one step and tell what came of it."""
         self.ordinal += 1
+        self.uses[part.name] += 1
+        key = part.name if self.uses[part.name] == 1 else f"{part.name}#{self.uses[part.name]}"
         how: dict[str, Any] = {}
         if part.mode == "side_effect":
             recover = self.asked if part.recover else None
@@ -76,9 +79,9 @@ class Walk:
         try:
             value = self.run.step(part.name, partial(self.body, part), **how)
         except Exception as error:
-            self.tell("refused", key=part.name, error=type(error).__name__)
+            self.tell("refused", key=key, error=type(error).__name__)
             raise
-        self.tell("got", key=value["key"], ordinal=self.ordinal, value=payloads.dump(value))
+        self.tell("got", key=key, ordinal=self.ordinal, value=payloads.dump(value))
         return value
 
     def tell(self, e: str, **values: Any) -> None:
