@@ -305,9 +305,7 @@ class History:
         """Return the effect lines of one sort."""
         return [record for record in self.effects if record["e"] == e]
 
-    def around(
-        self, jobs: Iterable[int], runs: Iterable[str] = (), most: int = 10
-    ) -> list[str]:
+    def around(self, jobs: Iterable[int], runs: Iterable[str] = (), most: int = 10) -> list[str]:
         """Return the last `most` things known of some jobs and runs, as lines."""
         wanted, named = set(jobs), set(runs)
         lines = [

@@ -142,10 +142,10 @@ def check_r6(h: History) -> list[Violation]:
     """The first input stays; who demands another one is refused, others go on with the first."""
     found = []
     for change in h.run_audit:
-        if change.table != STEP and change.old_value not in {None, change.new_value}:
-            if change.op != "DELETE":
-                text = f"the input of run {change.run} was changed"
-                found.append(Violation("R6", text, runs=(change.run,)))
+        kept = change.op == "DELETE" or change.old_value in {None, change.new_value}
+        if change.table != STEP and not kept:
+            text = f"the input of run {change.run} was changed"
+            found.append(Violation("R6", text, runs=(change.run,)))
     for record in h.told("input"):
         run = h.runs.get(record["run"])
         if run is None:

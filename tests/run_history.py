@@ -1,8 +1,9 @@
 """What happened to durable runs: triggers on their rows, and the effects of atomic steps.
 
-The part of `tests.history` that only tests of runs pay for (reliability.md 2.2). `owner` of a change
-is the token that gave the right to write at that moment, read by the trigger itself: the job's claim
-or the run's own lock. `test_effect` is where an atomic step leaves its effect, in its transaction.
+The part of `tests.history` that only tests of runs pay for (reliability.md 2.2). `owner` of a
+change is the token that gave the right to write at that moment, read by the trigger itself: the
+job's claim or the run's own lock. `test_effect` is where an atomic step leaves its effect, in its
+transaction.
 """
 
 from dataclasses import dataclass

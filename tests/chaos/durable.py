@@ -221,9 +221,7 @@ class Talk:
 
     def tools(self) -> list[Any]:
         """Return what the model may call."""
-        charge = tool(
-            self.charge, name="charge", recover=self.charged, claim_ttl=CLAIM_TTL
-        )
+        charge = tool(self.charge, name="charge", recover=self.charged, claim_ttl=CLAIM_TTL)
         return [charge, tool(self.note, name="note", mode="atomic")]
 
 

@@ -1,7 +1,7 @@
 """The checkers of durable runs: with a known fault planted each turns red, without it stays green.
 
-The rows are those of reliability.md 6.1 that concern runs, and one for each other rule. A crash is an
-exception that the code under test does not know, raised at a fail point.
+The rows are those of reliability.md 6.1 that concern runs, and one for each other rule. A crash is
+an exception that the code under test does not know, raised at a fail point.
 """
 
 import contextlib
@@ -202,9 +202,7 @@ def test_a_replay_by_place_whatever_the_code_asks_for(
     judge(recorder, planted, "R2", "R7")
 
 
-def test_two_steps_in_one_place(
-    planted: bool, recorder: RunRecorder, monkeypatch: Patch
-) -> None:
+def test_two_steps_in_one_place(planted: bool, recorder: RunRecorder, monkeypatch: Patch) -> None:
     if planted:
         monkeypatch.setattr(Entry, "_in_order", Entry._anywhere)
     enter(Part(name="a"), Part(name="b", fall="before"))
@@ -224,9 +222,7 @@ def test_a_step_that_is_written_without_its_right(
 
     def another_takes_the_run() -> None:
         forget_the_lock()
-        other = Standing(
-            "r", "default", org="", strict=True, text=None, signal=None, owner=None
-        )
+        other = Standing("r", "default", org="", strict=True, text=None, signal=None, owner=None)
         other._lock = Lock(new_token(), "somebody", 30.0)
         other.enter()
         other._leave(lambda token, pk: None)  # it goes on elsewhere

@@ -154,7 +154,9 @@ def test_of_two_executors_that_record_at_once_one_is_refused(
     failpoint: Callable[[str, Callable[[], object]], None],
 ) -> None:
     alone = vendor() == "sqlite" and mode == "atomic"  # one transaction at a time
-    meeting = Rendezvous(failpoint, "step.begin" if alone or mode == "asked" else "step.effect_done")
+    meeting = Rendezvous(
+        failpoint, "step.begin" if alone or mode == "asked" else "step.effect_done"
+    )
     ends: dict[str, Any] = {}
 
     def execute(name: str) -> None:
