@@ -126,8 +126,8 @@ def _atomic(entry: Entry, place: Place, body: Callable[[], Any]) -> Any:
     info = entry.info(place.key)
 
     def work() -> Any:
-        if (found := entry.journal.step(run_pk, place.key)) is not None:
-            return values.decode(found.output)
+        if entry.journal.step(run_pk, place.key) is not None:
+            return _theirs(entry, place)
         began = monotonic()
         with body_of(entry, info):
             value = body()
@@ -180,6 +180,7 @@ def _claim(
     entry: Entry, place: Place, how: Options, found: Recorded | None
 ) -> tuple[int, str] | None:
     """Write our claim before the body; None when somebody else was quicker."""
+    entry.journal.refuse_transaction()
     token = new_token()
     new = _new(entry, place, "side_effect", token=token, ttl=how.claim_ttl)
     if found is None:
