@@ -4,6 +4,7 @@
 alone under its own lock (runs.md 3.1, 3.4).
 """
 
+import asyncio
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -103,7 +104,7 @@ def run_durable(
     standing = Standing(
         checked,
         using or conf.settings().DATABASE,
-        org="" if org is None else org,
+        org="" if org is None else values.check_text("org", org, values.ORG_MAX),
         strict=strict,
         text=None if input is None else values.encode(f"run:{checked}", input),
         signal=signal,
@@ -185,7 +186,11 @@ def _stand(
 async def _stand_async(
     standing: Standing, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    entry = await sync_to_async(standing.enter)()
+    try:
+        entry = await sync_to_async(standing.enter)()
+    except asyncio.CancelledError:  # the thread goes on and enters all the same
+        await sync_to_async(standing.abandon)()
+        raise
     if standing.has_result:
         return standing.result
     try:

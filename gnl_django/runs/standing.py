@@ -43,8 +43,8 @@ class _Hearts:
         with self._lock:
             heart, count = self._beating.get(using) or (self._make(using), 0)
             self._beating[using] = (heart, count + 1)
-        heart.hold([lease])
-        heart.start()
+            heart.hold([lease])
+            heart.start()  # by one thread at a time
 
     def drop(self, using: str, lease: Lease) -> None:
         with self._lock:
@@ -166,6 +166,15 @@ class Standing:
         except Exception:
             logger.exception("Run %s ends by its lock's ttl", self.entry.run_id)
 
+    def abandon(self) -> None:
+        """Give back what an entry has taken for which nobody waits any more. Raises nothing."""
+        if self._lease is None:
+            return
+        try:
+            self._leave(self._unlock)
+        except Exception:
+            logger.exception("Run %s ends by its lock's ttl", self.entry.run_id)
+
     def _fail(self, error: BaseException, token: str, run_pk: int) -> str | None:
         return acts.leave(
             self._journal,
@@ -184,5 +193,6 @@ class Standing:
         lease = self._lease
         assert lease is not None  # noqa: S101 - entered
         if self._held:
+            self._held = False
             _hearts.drop(self._using, lease)
         return write(lease.token, lease.id)

@@ -55,6 +55,10 @@ PLAIN = Options()
 Steps = Generator[Call, Any, Any]
 
 
+class NotBegun(Exception):
+    """Sent to a step instead of a call's outcome: the call was not made, and will not be."""
+
+
 class _Taken(Exception):
     """An atomic step was recorded by somebody else: our transaction has to be undone."""
 
@@ -223,6 +227,9 @@ def _claimed(
     with keeping(entry.journal, step_pk, token, how.claim_ttl):
         try:
             value = yield Call(body, entry.info(place.key))
+        except NotBegun:
+            _give_up(entry, step_pk, token, "released", "")
+            raise
         except BaseException as error:
             _give_up(entry, step_pk, token, "failed", text_of(error))
             raise

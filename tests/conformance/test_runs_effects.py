@@ -1,5 +1,6 @@
 """Side effects: claimed before they happen, never repeated while nobody knows (D16-D28)."""
 
+import asyncio
 import threading
 from collections.abc import Callable
 from datetime import timedelta
@@ -668,6 +669,88 @@ def test_coroutines_are_claimed_recorded_and_recovered_alike() -> None:
         StepInfo("b", f"{RUN}/b"),
     ]
     assert steps_of() == [("a", "done", 5), ("b", "done", "found")]
+
+
+@pytest.mark.row("runs", "D24")
+@pytest.mark.parametrize("adopting", [False, True])
+def test_a_task_canceled_while_it_claims_releases_the_claim(
+    failpoint: FailPoint, adopting: bool
+) -> None:
+    """Its body was not begun: nobody has to decide anything."""
+    if adopting:
+        claimed_elsewhere("pay", state="failed")
+    bodies: list[int] = []
+
+    async def pay() -> str:
+        bodies.append(1)
+        return "paid"
+
+    async def program() -> None:
+        loop, begun, go_on = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+
+        def claimed() -> None:
+            loop.call_soon_threadsafe(begun.set)
+            assert go_on.wait(DEADLINE)
+
+        failpoint("step.claimed", claimed)
+        run = await async_executor()
+        task = asyncio.ensure_future(
+            run.step("pay", pay, side_effect=True, recover=not_done)
+        )
+        await begun.wait()
+        task.cancel()
+        await asyncio.sleep(0)  # it takes notice
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    async_to_sync(program)()
+    assert (bodies, [row[1] for row in steps_of()]) == ([], ["released"])
+    assert keeper.keeping.__self__._kept == {}  # type: ignore[attr-defined]
+    failpoint("step.claimed", lambda: None)
+    assert executor().step("pay", Body("paid"), side_effect=True) == "paid"
+
+
+@pytest.mark.row("runs", "D24")
+def test_a_task_canceled_in_its_body_has_failed_and_one_after_its_record_is_done(
+    failpoint: FailPoint,
+) -> None:
+    async def canceled_inside() -> None:
+        begun = asyncio.Event()
+
+        async def pay() -> None:
+            begun.set()
+            await asyncio.Event().wait()
+
+        run = await async_executor()
+        task = asyncio.ensure_future(run.step("inside", pay, side_effect=True))
+        await begun.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    async def canceled_after() -> None:
+        loop, begun, go_on = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+
+        def committed() -> None:
+            loop.call_soon_threadsafe(begun.set)
+            assert go_on.wait(DEADLINE)
+
+        failpoint("step.committed", committed)
+        run = await async_executor("r2")
+        task = asyncio.ensure_future(run.step("after", Body("paid"), side_effect=True))
+        await begun.wait()
+        task.cancel()
+        await asyncio.sleep(0)
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    async_to_sync(canceled_inside)()
+    assert steps_of() == [("inside", "failed", None)]
+    assert "CancelledError" in step_row("inside").error
+    async_to_sync(canceled_after)()
+    assert steps_of("r2") == [("after", "done", "paid")]
 
 
 def test_a_job_row_is_never_touched_by_a_decision() -> None:
