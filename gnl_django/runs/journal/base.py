@@ -226,5 +226,5 @@ class Journal(ABC):
         """Insert a mark; False when the key is taken. In the caller's transaction (R23)."""
 
     @abstractmethod
-    def mark(self, key: str) -> str | None:
-        """Return a mark's value."""
+    def mark(self, key: str, *, latest: bool = False) -> str | None:
+        """Return a mark's value; `latest`: also when the caller's transaction is too old for it."""

@@ -204,9 +204,10 @@ class SqlJournal(Journal):
         connection = self.connection
         return retrying(connection, lambda: self.change(text, {"key": key, "value": value})) == 1
 
-    def mark(self, key: str) -> str | None:
-        """One read by primary key."""
-        text = f"SELECT value FROM gnl_django_mark WHERE {self.KEY} = %(key)s"
+    def mark(self, key: str, *, latest: bool = False) -> str | None:
+        """One read by primary key; one that locks reads the latest version."""
+        lock = self.words.share if latest else ""
+        text = f"SELECT value FROM gnl_django_mark WHERE {self.KEY} = %(key)s{lock}"
         found = self.rows(text, {"key": key})
         return found[0][0] if found else None
 
