@@ -142,6 +142,10 @@ def _written(function: Callable[..., Any]) -> Callable[..., Any]:
     return function if inspect.isroutine(function) else type(function).__call__
 
 
+def _default(parameter: inspect.Parameter) -> Any:
+    return ... if parameter.default is parameter.empty else parameter.default
+
+
 def tool(
     fn: Callable[..., Any] | None = None,
     *,
