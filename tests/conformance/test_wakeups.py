@@ -83,6 +83,7 @@ def test_an_enqueue_of_another_process_wakes_a_sleeping_worker(
     # As another process would: the row, then the notification, without this process's wake-up.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(wakeup, "_listeners", {})
+        patch.setattr(listener, "_notified", {})  # the test before may have notified just now
         enqueue("soon")
     wait_until(lambda: Job.objects.get().state == "succeeded")
 
@@ -144,10 +145,10 @@ def test_notify_can_be_turned_off(declare: Declare, make_worker: MakeWorker, set
 
 
 def listeners() -> int:
-    """Return how many sessions of this database listen."""
+    """Return how many sessions of this database listen; to the control channel last."""
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT count(*) FROM pg_stat_activity "
-            "WHERE datname = current_database() AND query LIKE 'LISTEN%'"
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
+            "AND query LIKE 'LISTEN%gnl_control%' AND state = 'idle'"
         )
         return int(cursor.fetchone()[0])
