@@ -12,13 +12,13 @@ from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from functools import partial
 
-from django.db import connections, transaction
+from django.db import connections
 
 from gnl_django import conf
 from gnl_django.core import clock, wakeup
 from gnl_django.core.aio import LoopThread
 from gnl_django.core.backoff import Growing
-from gnl_django.core.db import Fault, fault_of, reconnect
+from gnl_django.core.db import Fault, fault_of, reconnect, transparent_block
 from gnl_django.core.heartbeat import Heartbeat
 from gnl_django.core.listener import CONTROL, Listener
 from gnl_django.core.loop import RECOVERING, PollLoop
@@ -313,7 +313,7 @@ class Worker:
 
     def _run_inline(self, started: list[Execution]) -> None:
         for execution in started:
-            executions.run(execution, lambda _: transaction.atomic(using=self.options.using))
+            executions.run(execution, lambda _: transparent_block(self.options.using))
             self._stuck.ended(execution)
             execution.outbox.put(execution)
 

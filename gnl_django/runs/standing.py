@@ -147,7 +147,7 @@ class Standing:
         if state is None:
             raise StaleClaim(f"run {self.entry.run_id!r} was lost before its end was written")
         if state == "canceled":
-            raise RunCanceled(self.entry.run_id, self._journal.cancel_reason(self.entry.run_id))
+            raise RunCanceled(self.entry.run_id, self._journal.cancel_reason(self.entry.rights))
         return value
 
     def failed(self, error: BaseException) -> None:

@@ -14,6 +14,7 @@ from time import monotonic
 from typing import Any
 
 from gnl_django.core import failpoints
+from gnl_django.core.db import in_callers_block
 from gnl_django.core.leases import new_token
 from gnl_django.core.raised import text_of
 from gnl_django.errors import InvalidPayload, StepInFlight, StepUnresolved
@@ -154,6 +155,11 @@ def _side_effect(
 ) -> Steps:
     """Claim before the body, record after it (R17)."""
     run_pk = entry.entered.pk
+    if in_callers_block(entry.journal.connection):
+        raise RuntimeError(
+            f"side_effect step {place.key!r} inside atomic(): its claim would be committed "
+            "after the effect, or never"
+        )
     if found is not None:  # what was read at entry is old by now
         found = entry.journal.step(run_pk, place.key)
     while True:

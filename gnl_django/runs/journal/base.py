@@ -218,8 +218,8 @@ class Journal(ABC):
         """Return the frozen input and its hash."""
 
     @abstractmethod
-    def cancel_reason(self, run_id: str) -> str:
-        """Return why the run is to stop, "" when nobody has said."""
+    def cancel_reason(self, rights: Sequence[Right]) -> str:
+        """Return why the rights' owners are to stop, "" when nobody has said."""
 
     @abstractmethod
     def claim_mark(self, key: str, value: str) -> bool:

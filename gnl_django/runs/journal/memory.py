@@ -83,7 +83,7 @@ class MemoryJournal(Journal):
         """Return the first one."""
         return self._input
 
-    def cancel_reason(self, run_id: str) -> str:
+    def cancel_reason(self, rights: Sequence[Right]) -> str:
         """Nobody can ask it to stop."""
         return ""
 

@@ -107,11 +107,14 @@ class SqlJournal(Journal):
         found: tuple[str | None, str | None] = self.rows(text, {"run": run_pk})[0]
         return found
 
-    def cancel_reason(self, run_id: str) -> str:
-        """One read by the unique run id."""
-        text = "SELECT cancel_reason FROM gnl_django_run WHERE run_id = %(run_id)s"
-        found = self.rows(text, {"run_id": run_id})
-        return found[0][0] if found else ""
+    def cancel_reason(self, rights: Sequence[Right]) -> str:
+        """One read by primary key for each right."""
+        for right in rights:
+            text = f"SELECT {right.reason} FROM {right.table} WHERE id = %(id)s"
+            for row in self.rows(text, {"id": right.id}):
+                if row[0]:
+                    return str(row[0])
+        return ""
 
     # writing steps
 
