@@ -1,0 +1,126 @@
+"""gnl_django's tables full of rows, and single acts of its store timed among them. PostgreSQL.
+
+Rows are copied by the database from one that was enqueued; acts go through the store as a worker's
+control thread uses it: prepared, on a connection of its own.
+"""
+
+import hashlib
+import time
+from collections.abc import Callable, Mapping
+
+from django.db import connection
+
+from benchmarks.app.background import noop
+from benchmarks.sides.base import Side, clone_sql
+from gnl_django.models import Job
+from gnl_django.queue.rings import Rings
+from gnl_django.queue.store import store_for
+from gnl_django.queue.store.base import Outcome
+
+TABLE = Job._meta.db_table
+COLUMNS = [str(field.column) for field in Job._meta.concrete_fields if not field.primary_key]
+LONGEST_CLAIM = 10  # jobs in a claim, as for a worker of ten slots
+
+_ENDED = {"attempt": "1", "started_at": "now()", "finished_at": "now()"}
+_READY = {"state": "'ready'", "run_at": "now()"}
+#: What a row of a sort has other than a fresh one.
+SORTS: Mapping[str, Mapping[str, str]] = {
+    "finished": {**_ENDED, "state": "'succeeded'"},
+    "scheduled": {"state": "'scheduled'", "run_at": "now() + interval '1 day'"},
+    "dead": {
+        **_ENDED,
+        "state": "'dead'",
+        "error_class": "'builtins.ValueError'",
+        "error_key": "'0123456789abcdef'",
+    },
+    "one_lane": _READY,
+    "many_lanes": {**_READY, "org": "'org-' || g / 10"},
+    "old": {
+        **_ENDED,
+        "state": "'succeeded'",
+        "finished_at": "now() - interval '7 days 1 minute'",
+    },
+    "young": {
+        **_ENDED,
+        "state": "'succeeded'",
+        "finished_at": "now() - interval '6 days 23 hours'",
+    },
+}
+# the columns of a keyed job of an organization; what is the same in all rows is written once
+BARE = f"""
+INSERT INTO {TABLE} (kind, queue, org, state, priority, payload, meta, sensitive, key, dedup,
+ run_at, attempt, max_attempts, revivals, deferrals, cancel_reason, note, error_class, error,
+ enqueued_at)
+SELECT 'bench.noop', 'default', org, 'ready', 0, payload, '{{}}', false, key, dedup,
+ n.at, 0, 5, 0, 0, '', '', '', '', n.at
+FROM (SELECT clock_timestamp() AS at) n,
+ unnest(%s::text[], %s::text[], %s::text[], %s::text[]) h(org, payload, key, dedup)
+"""
+
+
+class Rows(Side):
+    """The part of our side that works on whole tables."""
+
+    def seed(self, finished: int, scheduled: int) -> None:
+        self.fill(finished=finished, scheduled=scheduled)
+
+    def fill(self, **counts: int) -> None:
+        """Add so many rows of each sort."""
+        template = noop.enqueue({"i": -1}, delay=3600)
+        where = f"id = {template}"
+        with connection.cursor() as cursor:
+            for sort, count in counts.items():
+                cursor.execute(clone_sql(TABLE, COLUMNS, SORTS[sort], where, count))
+            cursor.execute(f'DELETE FROM "{TABLE}" WHERE {where}')
+
+    def bare(self, count: int, orgs: int) -> float:
+        """Return the seconds of one INSERT .. SELECT unnest into our own table and indexes.
+
+        Its values lie ready as PostgreSQL's text arrays: nothing is checked and nothing written as
+        JSON in that time. That is what `enqueue_many` is compared with.
+        """
+        columns: list[list[str]] = [[], [], [], []]
+        for number in range(count):
+            org, key = f"org-{number % orgs}", f"job-{number}"
+            digest = hashlib.sha256(f"{org}\0{key}".encode()).hexdigest()
+            payload = f'"{{\\"i\\":{number}}}"'
+            for column, value in zip(columns, (org, payload, key, digest), strict=True):
+                column.append(value)
+        arrays = ["{" + ",".join(column) + "}" for column in columns]
+        with connection.cursor() as cursor:
+            start = time.perf_counter()
+            cursor.execute(BARE, arrays)
+            return time.perf_counter() - start
+
+    def acts(self, count: int) -> dict[str, list[float]]:
+        """Return the milliseconds of `count` claims of ten, empty promotes and empty reaps."""
+        store = store_for("default", prepare=True)
+        rings = Rings(lambda: (noop.kind,), ttl=30.0, worker="bench", max_attempts=None)
+        claims = []
+        for _ in range(count):
+            start = time.perf_counter()
+            taken = rings.claim(store, "default", LONGEST_CLAIM)
+            claims.append((time.perf_counter() - start) * 1000)
+            rows = taken.claimed.rows
+            if len(rows) != LONGEST_CLAIM:
+                raise RuntimeError(f"a claim brought {len(rows)} jobs")
+            store.settle([Outcome(row.id, taken.token, "succeeded") for row in rows])
+        return {
+            "claim": claims,
+            "promote": _timed(store.promote, count),
+            "reap": _timed(store.reap, count),
+        }
+
+    def kept(self) -> int:
+        """Return how many rows there are."""
+        return Job.objects.count()
+
+
+def _timed(act: Callable[[], object], count: int) -> list[float]:
+    """Return the milliseconds of each of `count` calls."""
+    found = []
+    for _ in range(count):
+        start = time.perf_counter()
+        act()
+        found.append((time.perf_counter() - start) * 1000)
+    return found
