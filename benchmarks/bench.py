@@ -171,10 +171,13 @@ class Bench:
         Where the server's ordinary user cannot get there, a temporary directory has to do; the
         JSON names the file system in either case.
         """
+        server = make(self.scratch / name)
         try:
-            return self._stack.enter_context(make(self.scratch / name))
+            self._stack.enter_context(server)
         except ServerError:
-            return self._stack.enter_context(make(None))
+            server = make(None)
+            self._stack.enter_context(server)
+        return server
 
 
 def _leave(_: str) -> None:

@@ -98,6 +98,6 @@ class Sizes:
         return replace(self, **changes)  # type: ignore[arg-type]
 
 
-_KEPT = {"scale", "notified_gap", "polled_gap", "quiet_gap", "enqueuers"}
+_KEPT = {"scale", "notified_gap", "polled_gap", "quiet_gap", "idle_settle", "enqueuers"}
 _REPEATS = {"repeats", "two_process_repeats", "rows_repeats"}
 FULL = Sizes()

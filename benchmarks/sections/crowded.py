@@ -81,32 +81,32 @@ def held(bench: Bench) -> None:
 
     It has a snapshot and a transaction id, so nothing that the bursts leave behind can be vacuumed.
     """
-    if not (own := bench.peer(GNL)):
-        return
-    stand = bench.fresh(own, "held")
-    with ExitStack() as stack:
-        stack.enter_context(stand.workers(1, *own.plain))
+    for name in (PGQUEUER, GNL):
+        if peer := bench.peer(name):
+            _held(bench, peer)
+
+
+def _held(bench: Bench, peer: Peer) -> None:
+    sizes = bench.sizes
+    stand = bench.fresh(peer, "held")
+    with stand.workers(1, *peer.plain):
         before = [_burst(bench, stand) for _ in range(AT_EACH_END + 1)][1:]
         with psycopg.connect(bench.server.dsn(stand.place.name)) as holder:
             holder.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
             holder.execute("SELECT pg_current_xact_id(), count(*) FROM pg_class")
             start = time.monotonic()
             under: list[tuple[float, float]] = []
-            while time.monotonic() - start < bench.sizes.held_seconds or len(under) < AT_EACH_END:
+            while time.monotonic() - start < sizes.held_seconds or len(under) < AT_EACH_END:
                 speed = _burst(bench, stand)
-                under.append((time.monotonic() - start, speed))
+                under.append((round(time.monotonic() - start, 2), round(speed, 1)))
             holder.rollback()
         after = _burst(bench, stand)
     last = statistics.median(speed for _, speed in under[-AT_EACH_END:])
-    bench.results.add("held_before", own.name, statistics.median(before))
-    bench.results.add("held_end", own.name, last)
-    bench.results.add("held_after", own.name, after)
-    bench.results.series["held"] = under
-    bench.results.notes.append(
-        f"held: {len(under) * bench.sizes.held_burst:,} jobs in {under[-1][0]:.0f} s under the"
-        " open transaction; jobs/s of the bursts: "
-        + ", ".join(f"{speed:,.0f}" for _, speed in under[:: max(1, len(under) // 10)])
-    )
+    bench.results.add("held_before", peer.name, statistics.median(before))
+    bench.results.add("held_end", peer.name, last)
+    bench.results.add("held_after", peer.name, after)
+    bench.results.add("held_jobs", peer.name, len(under) * sizes.held_burst)
+    bench.results.series.setdefault("held", {})[peer.name] = under
 
 
 def _burst(bench: Bench, stand: Stand) -> float:

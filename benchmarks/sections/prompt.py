@@ -2,18 +2,19 @@
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 from benchmarks import machine
 from benchmarks.bench import Bench
 from benchmarks.hits import Hit, HitLog
-from benchmarks.peers import GNL, RAW, Peer
+from benchmarks.peers import GNL, PGQUEUER, RAW, Peer
 from benchmarks.plan import BenchError
 from benchmarks.stand import Place, Stand
 from benchmarks.wire import Wire
 
 START_TIMEOUT = 60.0
+CALM = 0.3  # seconds after which nothing of the job before holds a notice back
 FULL_SPEED = 0.9  # of the same worker's drain
 WINDOW = 1_000  # jobs over which the speed of a burst is taken
 
@@ -47,6 +48,7 @@ def _spaced(bench: Bench, stand: Stand, *, told: bool) -> list[tuple[float, floa
     bench.hits.clear()
     stand.call("spaced", count=1, gap=0)
     _wait_for(bench.hits, 1)  # the worker is up
+    time.sleep(CALM)
     bench.hits.clear()
     sent = stand.call("spaced", count=count, gap=gap)
     _wait_for(bench.hits, count)
@@ -164,36 +166,56 @@ def full_speed(runs: Sequence[Hit], since: int, wanted: float) -> float:
 
 
 def flood(bench: Bench) -> None:
-    """Jobs of a quiet org while the worker is busy with another org's backlog, and without it."""
-    if not (own := bench.peer(GNL)):
-        return
-    sizes = bench.sizes
-    spaced = {"count": sizes.quiet, "gap": sizes.quiet_gap, "org": "quiet"}
-    stand = bench.fresh(own)
-    with stand.workers(1, *own.plain):
-        _spaced(bench, stand, told=True)
-        bench.hits.clear()
-        sent = stand.call("spaced", **spaced)
-        _wait_for(bench.hits, sizes.quiet)
-        alone = [after for _, after in _waits(stand, bench.hits.read(), sent)]
-    behind: list[tuple[int, int]] = []
+    """Jobs of a quiet org while the worker is busy with another org's backlog, and without it.
+
+    pgqueuer knows no orgs: one job behind the same backlog, for comparison.
+    """
+    if own := bench.peer(GNL):
+        stand = bench.fresh(own)
+        spaced = {"count": bench.sizes.quiet, "gap": bench.sizes.quiet_gap, "org": "quiet"}
+        with stand.workers(1, *own.plain):
+            _spaced(bench, stand, told=True)
+            time.sleep(CALM)
+            bench.hits.clear()
+            sent = stand.call("spaced", **spaced)
+            _wait_for(bench.hits, len(sent))
+            _quiet(bench, own, "flood_alone", _waits(stand, bench.hits.read(), sent))
+        sent = _flooded(bench, stand, spaced, lambda count: stand.own("backlog", count=count))
+        offset = time.time_ns() - time.monotonic_ns()
+        given = [(after + offset) / 1e9 for _, after in sent]
+        claims = stand.own("claims_until", org="quiet", given=given)
+        bench.results.add("flood_claims", own.name, max(claims))
+    if other := bench.peer(PGQUEUER):
+        stand = bench.stand(other)
+        _flooded(
+            bench, stand, {"count": 1, "gap": 0}, lambda count: stand.call("load", count=count)
+        )
+
+
+def _flooded(
+    bench: Bench, stand: Stand, spaced: dict[str, object], fill: Callable[[int], object]
+) -> list[tuple[int, int]]:
+    """Drain a backlog, giving the quiet jobs as soon as it has begun; return their stamps."""
+    backlog = bench.sizes.flood
+    sent: list[tuple[int, int]] = []
 
     def watch(_: int, done: int) -> None:
-        if done and not behind:
-            behind.extend(stand.call("spaced", first=sizes.flood, **spaced))
+        if done and not sent:
+            sent.extend(stand.call("spaced", first=backlog, **spaced))
 
-    bench.drain(
-        stand,
-        sizes.flood + sizes.quiet,
-        fill=lambda: stand.own("backlog", org="flood", count=sizes.flood),
-        watch=watch,
-    )
+    jobs = backlog + int(str(spaced["count"]))
+    bench.drain(stand, jobs, fill=lambda: fill(backlog), watch=watch)
     runs = bench.hits.read()
-    waits = [after for _, after in _waits(stand, runs, behind, first=sizes.flood)]
-    claims = stand.own("claims_before", org="quiet")
-    for metric, values in (("flood_alone", alone), ("flood_behind", waits)):
-        bench.results.add(f"{metric}_p50", own.name, statistics.median(values))
-        bench.results.add(f"{metric}_p99", own.name, percentile(values, 0.99))
-    bench.results.add("flood_claims", own.name, max(claims))
-    if behind[-1][1] > max(run.at_ns for run in runs if run.number < sizes.flood):
-        bench.results.notes.append("flood: the backlog ended before the last quiet job came")
+    _quiet(bench, stand.peer, "flood_behind", _waits(stand, runs, sent, first=backlog))
+    if sent[-1][1] > max(run.at_ns for run in runs if run.number < backlog):
+        bench.results.notes.append(
+            f"flood: {stand.peer.name}'s backlog ended before the last quiet job came"
+        )
+    return sent
+
+
+def _quiet(bench: Bench, peer: Peer, metric: str, waits: list[tuple[float, float]]) -> None:
+    """Keep the waits from the call: behind a backlog a job may start before its call returns."""
+    from_call = [waited for waited, _ in waits]
+    bench.results.add(f"{metric}_p50", peer.name, statistics.median(from_call))
+    bench.results.add(f"{metric}_p99", peer.name, percentile(from_call, 0.99))

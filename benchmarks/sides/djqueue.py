@@ -5,6 +5,7 @@ good and one in the table of its state.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import django
 from django.apps import apps
@@ -22,7 +23,7 @@ from dj_queue.models import (  # type: ignore[import-not-found,unused-ignore]
 )
 from django.core.management import call_command
 from django.db import connection
-from django.tasks import task  # type: ignore[import-not-found,unused-ignore]
+from django.tasks import default_task_backend, task  # type: ignore[import-not-found,unused-ignore]
 
 from benchmarks.hits import hit
 from benchmarks.sides.base import Side, clone_sql
@@ -59,7 +60,8 @@ class DjQueue(Side):
         noop.enqueue(number)
 
     def enqueue_many(self, numbers: Sequence[int]) -> None:
-        noop.get_backend().enqueue_all([(noop, (number,), {}) for number in numbers])
+        backend: Any = default_task_backend
+        backend.enqueue_all([(noop, (number,), {}) for number in numbers])
 
     def seed(self, finished: int, scheduled: int) -> None:
         noop.enqueue(-1)

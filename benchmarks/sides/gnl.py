@@ -6,6 +6,7 @@ What only PostgreSQL is measured for is in `benchmarks.sides.gnl_rows`.
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 
 import django
 from django.apps import apps
@@ -23,6 +24,7 @@ from gnl_django import NewJob, Worker, enqueue_many
 from gnl_django.models import Job
 
 PIECE = 10_000
+CLAIM_GAP = timedelta(microseconds=500)
 
 
 class Gnl(Rows):
@@ -56,11 +58,11 @@ class Gnl(Rows):
             ]
         )
 
-    def backlog(self, org: str, count: int) -> None:
+    def backlog(self, count: int) -> None:
         """Enqueue jobs 0 .. count - 1 of one organization: not measured."""
         for at in range(0, count, PIECE):
             numbers = range(at, min(count, at + PIECE))
-            noop.enqueue_many([{"i": number} for number in numbers], org=org)
+            noop.enqueue_many([{"i": number} for number in numbers], org="flood")
 
     def unfinished(self) -> int:
         # a dead job and a waiting retry are not done; only what was seeded for tomorrow is let pass
@@ -68,19 +70,18 @@ class Gnl(Rows):
         jobs = Job.objects.exclude(state="succeeded")
         return jobs.exclude(state="scheduled", run_at__gt=soon).count()
 
-    def claims_before(self, org: str) -> list[int]:
-        """Return for each job of `org` how many claims of others came after it was enqueued.
+    def claims_until(self, org: str, given: list[float]) -> list[int]:
+        """Return for each job of `org` how many claims were made until it was in one.
 
-        All jobs of a claim have one `started_at`: the times between the job's enqueue and its own
-        start are counted, its own claim included.
+        `given` are the moments (Unix time, this machine's as the server's) at which their enqueues
+        had returned: then at the latest a claim could see them. A claim that was quicker than the
+        return counts as one.
         """
-        quiet = Job.objects.filter(org=org).values_list("enqueued_at", "started_at")
+        jobs = Job.objects.filter(org=org, started_at__isnull=False).order_by("id")
         return [
-            Job.objects.filter(started_at__gt=enqueued, started_at__lte=started)
-            .values("started_at")
-            .distinct()
-            .count()
-            for enqueued, started in quiet
+            max(1, _claims(datetime.fromtimestamp(moment, UTC), job.started_at))
+            for moment, job in zip(given, jobs, strict=True)
+            if job.started_at
         ]
 
     def start_worker(self) -> None:
@@ -92,6 +93,17 @@ class Gnl(Rows):
         """Stop it and wait for its end."""
         if self.worker:
             self.worker.stop(10)
+
+
+def _claims(after: datetime, until: datetime) -> int:
+    """Return how many claims there were between two moments, that at `until` included.
+
+    The jobs of a claim are stamped some microseconds apart, claims follow in a millisecond or more.
+    """
+    found = Job.objects.filter(started_at__gt=after, started_at__lte=until)
+    stamps = [job.started_at for job in found.order_by("started_at") if job.started_at]
+    gaps = [later - earlier > CLAIM_GAP for earlier, later in pairwise(stamps)]
+    return int(bool(stamps)) + gaps.count(True)
 
 
 SIDE = Gnl

@@ -38,11 +38,13 @@ SORTS: Mapping[str, Mapping[str, str]] = {
     "old": {
         **_ENDED,
         "state": "'succeeded'",
+        "enqueued_at": "now() - interval '7 days 2 minutes'",
         "finished_at": "now() - interval '7 days 1 minute'",
     },
     "young": {
         **_ENDED,
         "state": "'succeeded'",
+        "enqueued_at": "now() - interval '6 days 23 hours 1 minute'",
         "finished_at": "now() - interval '6 days 23 hours'",
     },
 }
