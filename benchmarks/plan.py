@@ -26,7 +26,10 @@ SECTIONS: Mapping[str, str] = {
     "vendors": "the drain on MariaDB and SQLite",
     "rss": "the memory of one worker over very many jobs",
 }
-DEFAULT = ("single", "bulk", "drain", "duel", "latency", "idle", "rows", "burst", "flood", "lanes")
+DEFAULT = (
+    *("single", "bulk", "drain", "duel", "latency", "idle", "rows", "burst", "flood", "lanes"),
+    "claims",
+)
 POLL = 0.2  # seconds; a worker that can only poll does so at this pace in the latency section
 SMALLEST_SCALE = 0.001
 
