@@ -56,7 +56,8 @@ SHARED = (
 # what only we are measured for
 OWN = (
     ("bulk_keyed", "bulk enqueue with keys and orgs, s", 2),
-    ("bulk_bare", "the same rows by a bare INSERT .. SELECT unnest, s", 2),
+    ("bulk_bare", "the same jobs by a bare INSERT .. SELECT unnest, s", 2),
+    ("bulk_statement", "that statement alone, its arrays ready, s", 2),
     ("latency_inside_after_p50", "pick-up in the same process, p50 ms", 2),
     ("latency_inside_after_p99", "pick-up in the same process, p99 ms", 2),
     ("burst_usual", "drain of a filled queue, beside the burst, jobs/s", 0),
