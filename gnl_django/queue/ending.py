@@ -13,6 +13,7 @@ from gnl_django.queue import outcomes
 from gnl_django.queue.metrics import Ledger
 from gnl_django.queue.settling import Roster, counters_of, say_lost, tell_of_end
 from gnl_django.queue.store.base import Store
+from gnl_django.queue.tracing import end_span
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +53,8 @@ def give_back(
         thread.join(PATIENCE + 1.0)
         if thread.is_alive():
             logger.error("The database is silent: %d leases run out by themselves", len(roster))
+    for execution in list(roster.values()):
+        end_span(execution, None)
 
 
 def _write_aside(roster: Roster, ledger: Ledger, heartbeat: Heartbeat, store: Store) -> None:
