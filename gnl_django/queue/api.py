@@ -13,7 +13,7 @@ from django.db import transaction
 
 from gnl_django import conf
 from gnl_django.core import failpoints
-from gnl_django.core.db import own_transaction, retrying
+from gnl_django.core.db import alone, own_transaction, retrying
 from gnl_django.errors import QueueDepthExceeded
 from gnl_django.queue import waking
 from gnl_django.queue.options import NewJob, Options, build_rows, options_from
@@ -94,7 +94,7 @@ def _from_mapping(job: Mapping[str, Any]) -> NewJob:
 def _store(store: Store, rows: list[NewRow], depths: list[int | None]) -> list[int]:
     failpoints.hit("enqueue.begin")
     if len(rows) == 1 and depths == [None] and not failpoints.armed():
-        ids = [store.insert(rows[0])]  # one statement, in whatever transaction the caller has
+        ids = [alone(store.connection, partial(store.insert, rows[0]))]
     else:
         ids = _in_transaction(store, lambda: _insert_distinct(store, rows, depths))
     failpoints.hit("enqueue.committed")

@@ -7,7 +7,7 @@ import logging
 from threading import Event, Thread
 from time import monotonic
 
-from gnl_django.core.db import reconnect
+from gnl_django.core.db import reconnect, stand_outside_the_pool
 from gnl_django.core.heartbeat import Heartbeat
 from gnl_django.queue import outcomes
 from gnl_django.queue.metrics import Ledger
@@ -58,6 +58,7 @@ def give_back(
 
 
 def _write_aside(roster: Roster, ledger: Ledger, heartbeat: Heartbeat, store: Store) -> None:
+    stand_outside_the_pool(store.using)
     try:
         _write(roster, ledger, heartbeat, store)
     finally:

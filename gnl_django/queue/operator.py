@@ -51,7 +51,9 @@ def retry_jobs(jobs: "QuerySet[Job] | Iterable[int]", *, using: str | None = Non
     jobs: ids, or a queryset of Job. A row that another transaction holds, or that is neither dead
     nor canceled, is skipped. Returns a BulkResult (queue.md R41).
     """
-    alias = using or (jobs.db if isinstance(jobs, QuerySet) else conf.settings().DATABASE)
+    # A queryset's own alias, where it names one; what a router would read may be a replica.
+    named = jobs._db if isinstance(jobs, QuerySet) else None
+    alias = using or named or conf.settings().DATABASE
     store = store_for(alias)
     matched = changed = 0
     for chunk in _chunks(jobs, alias):
