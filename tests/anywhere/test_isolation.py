@@ -35,22 +35,36 @@ pytestmark = [
     pytest.mark.row("queue", "C55"),
 ]
 
-LEVELS = {
-    "postgresql": {"repeatable read": 3, "serializable": 4},
-    "mysql": {"repeatable read": "repeatable read", "serializable": "serializable"},
-}
 #: What of ours writes or locks; plain reads may be of any level.
 WRITES = ("UPDATE", "INSERT", "DELETE")
 ALONE = "one statement"
 
 
-@pytest.fixture(params=["repeatable read", "serializable"])
+def options(level: str, how: str) -> dict[str, Any]:
+    """Return Django's OPTIONS by which connections begin at `level`."""
+    if vendor() == "postgresql":
+        if how == "option":
+            return {"isolation_level": {"repeatable read": 3, "serializable": 4}[level]}
+        return {"options": f"-c default_transaction_isolation={level.replace(' ', chr(92) + ' ')}"}
+    if how == "option":
+        return {"isolation_level": level}
+    command = f"SET SESSION TRANSACTION ISOLATION LEVEL {level}"
+    return {"isolation_level": None, "init_command": command}
+
+
+@pytest.fixture(
+    params=["repeatable read/option", "repeatable read/session", "serializable/session"]
+)
 def level(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Have every connection of this process begin at this level, as by Django's option."""
+    """Have every connection of this process begin at this level.
+
+    By Django's option, which on PostgreSQL rides on each BEGIN, or as the session's own default.
+    """
+    level, _, how = request.param.partition("/")
     connections.close_all()
-    options = connection.settings_dict["OPTIONS"]
-    monkeypatch.setitem(options, "isolation_level", LEVELS[vendor()][request.param])
-    yield request.param
+    for name, value in options(level, how).items():
+        monkeypatch.setitem(connection.settings_dict["OPTIONS"], name, value)
+    yield level
     connections.close_all()
 
 
