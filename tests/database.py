@@ -39,9 +39,9 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> Iterator[None]
     """Start the database before Django's settings are read."""
     options = early_config.known_args_namespace
     if not (options.help or options.version):
+        if options.pgbouncer and options.db != "postgresql":
+            raise pytest.UsageError("--pgbouncer goes with --db=postgresql")
         try:
-            if options.pgbouncer and options.db != "postgresql":
-                raise ServerError("--pgbouncer goes with --db=postgresql")
             early_config.add_cleanup(_start(options.db, pooled=options.pgbouncer))
         except ServerError as error:
             raise pytest.UsageError(f"--db={options.db}: {error}") from None

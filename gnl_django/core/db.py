@@ -94,11 +94,10 @@ def own_transaction(connection: BaseDatabaseWrapper) -> Iterator[None]:
     On SQLite it takes the write lock when it begins, so that it can wait for it: a transaction that
     read first and writes later fails at once when another wrote between.
     """
-    if connection.in_atomic_block:
+    if _is_callers(connection):
         with transaction.atomic(using=connection.alias):
             yield
         return
-    connection.ensure_connection()
     if connection.vendor == "sqlite":
         wrapper: Any = connection
         before, wrapper.transaction_mode = wrapper.transaction_mode, "IMMEDIATE"
@@ -117,6 +116,11 @@ def own_transaction(connection: BaseDatabaseWrapper) -> Iterator[None]:
             with connection.cursor() as cursor:
                 cursor.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
         yield
+
+
+def _is_callers(connection: BaseDatabaseWrapper) -> bool:
+    """Tell whether statements belong to a transaction that the caller has opened or manages."""
+    return connection.in_atomic_block or not connection.get_autocommit()
 
 
 def strict_isolation(connection: BaseDatabaseWrapper) -> bool:
@@ -148,6 +152,17 @@ def _set_by_options(connection: BaseDatabaseWrapper) -> bool:
     # On PostgreSQL Django's own option rides on each BEGIN, where SHOW does not see it.
     level = getattr(connection, "isolation_level", None)
     return connection.vendor == "postgresql" and level is not None and int(level) > 2
+
+
+def after_commit(using: str, call: Callable[[], object]) -> None:
+    """Call `call` when what has been done on alias `using` is committed; what it raises is logged.
+
+    In a transaction that the caller manages by hand (`set_autocommit(False)`) nobody is told of its
+    end: there it is not called at all. So nothing may hang on it that a poll does not make good.
+    """
+    connection = connections[using]
+    if connection.in_atomic_block or connection.get_autocommit():
+        transaction.on_commit(call, using=using, robust=True)
 
 
 def now(using: str) -> datetime:
@@ -182,8 +197,7 @@ def alone(connection: BaseDatabaseWrapper, work: Callable[[], T]) -> T:
     try:
         return work()
     except Error as error:
-        own = not connection.in_atomic_block and connection.get_autocommit()
-        if not own or fault_of(error) is not Fault.TRANSIENT:
+        if _is_callers(connection) or fault_of(error) is not Fault.TRANSIENT:
             raise
     return retrying(connection, lambda: _within(connection, work))
 
@@ -206,7 +220,7 @@ def retrying(connection: BaseDatabaseWrapper, work: Callable[[], T]) -> T:
     Inside a caller's atomic block it runs once: there the whole of the caller's work would have to
     be repeated, which only the caller can do.
     """
-    if connection.in_atomic_block:
+    if _is_callers(connection):
         return work()
     for attempt in range(1, TRANSIENT_TRIES + 1):
         try:

@@ -35,6 +35,8 @@ def wait_for_schema(using: str) -> None:
     """
     if using not in connections:
         raise ImproperlyConfigured(f"DATABASES has no alias {using!r}")
+    if not connections[using].settings_dict.get("AUTOCOMMIT", True):
+        raise ImproperlyConfigured(f"DATABASES[{using!r}] has AUTOCOMMIT off: nothing would last")
     waits = Growing(ERROR_WAIT_FIRST, ERROR_WAIT_LONGEST)
     with Signals() as signals:
         while True:

@@ -13,10 +13,7 @@ SETTINGS = {"DJANGO_SETTINGS_MODULE": "tests.anywhere.settings"}
 TROUBLE = ("ERROR", "CRITICAL", "Traceback", "locked", "Warning:")
 EXPECTED = ("(anywhere.fail) failed", "(anywhere.write) failed")
 
-PROGRAM = (
-    "import django; django.setup(); "
-    "from tests.anywhere.journey import main; main({!r}, {!r})"
-)
+PROGRAM = "import django; django.setup(); from tests.anywhere.journey import main; main({!r}, {!r})"
 
 Travel = Callable[..., Proc]
 

@@ -258,7 +258,9 @@ def test_a_job_run_inside_a_test_case_has_its_span_too(
 def test_no_span_holds_a_payload_or_a_result(
     declare: Declare, make_worker: MakeWorker, spans: Any
 ) -> None:
-    declare("t.plain", lambda payload: {"got": payload}).enqueue(["marker-in"], meta={"m": "marker"})
+    declare("t.plain", lambda payload: {"got": payload}).enqueue(
+        ["marker-in"], meta={"m": "marker"}
+    )
     assert make_worker().run_once() == 1
     texts = json.dumps([json.loads(span.to_json()) for span in spans.get_finished_spans()])
     assert "marker" not in texts

@@ -128,7 +128,12 @@ def test_a_close_with_patience_returns_when_the_threads_have_ended(make: Make) -
 
 def test_a_slot_may_close_its_own_pool(make: Make) -> None:
     closed = threading.Event()
-    pool = make(1, lambda item: (pool.close(patience=10), closed.set()) and None)
+
+    def run(item: int) -> None:
+        pool.close(patience=10)
+        closed.set()
+
+    pool = make(1, run)
     pool.submit([1])
     assert closed.wait(10)
 
