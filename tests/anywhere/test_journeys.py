@@ -44,13 +44,22 @@ MYSQL: dict[str, Configuration] = {
     level: {"default": {"OPTIONS": {"isolation_level": level, "charset": "utf8mb4"}}}
     for level in ("repeatable read", "serializable")
 }
+#: Much like another that is always travelled.
+LONG = {
+    "repeatable read in the options",
+    "serializable as the session's default",
+    "repeatable read",
+}
 SQLITE: dict[str, Configuration] = {
     "transactions that begin deferred, no WAL": {"default": {"OPTIONS": {}}},
 }
 
 
 def skipped(names: dict[str, Configuration], mark: pytest.MarkDecorator) -> list[Any]:
-    return [pytest.param(name, marks=mark, id=name) for name in names]
+    return [
+        pytest.param(name, marks=[mark, pytest.mark.slow] if name in LONG else mark, id=name)
+        for name in names
+    ]
 
 
 @pytest.mark.row("queue", "C55")

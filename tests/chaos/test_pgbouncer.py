@@ -29,7 +29,8 @@ pytestmark = [
 SUITE = ("tests/conformance", "tests/queue", "tests/management/test_gnl_worker.py")
 LEFT_OUT = {
     "tests/conformance/test_wakeups.py": "LISTEN",
-    "tests/conformance/test_pauses.py::test_with_notify_a_resume_elsewhere_is_seen_at_once": "LISTEN",
+    "tests/conformance/test_pauses.py::test_with_notify_a_resume_elsewhere_is_seen"
+    "_at_once": "LISTEN",
     "tests/queue/test_worker.py::test_an_outcome_outlives_the_control_connection_and_the_handler"
     "_runs_once": "ends the control connection's session by its number",
     "tests/management/test_gnl_worker.py::test_a_database_without_our_tables_is_refused_with_a"
