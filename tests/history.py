@@ -276,7 +276,7 @@ class History:
     quiet_at: float | None = None
     bound: float | None = None
     ttl: float = 30.0
-    slack: float = 2.0
+    slack: float = 5.0
 
     def of_job(self, table: str = "gnl_django_job") -> dict[int, list[Change]]:
         """Return the audit of one table by job."""

@@ -165,7 +165,7 @@ def q15_outcome(h: History) -> None:
 
 
 def q16(h: History) -> None:
-    h.effects.append(effect("revoked", A, 6.0, 0, why="lease-lost"))
+    h.effects.append(effect("revoked", A, 12.0, 0, why="lease-lost"))
 
 
 def q18(h: History) -> None:

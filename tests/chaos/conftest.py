@@ -125,7 +125,7 @@ def finish(chaos_kinds: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Calla
     monkeypatch.setattr(leases, "MIN_TTL", 0.01)
     workers: list[Worker] = []
 
-    def work(timeout: float = 30.0) -> None:
+    def work(timeout: float = 60.0) -> None:
         honest = Worker(concurrency=4, ttl=5.0, poll=0.02)
         workers.append(honest)
         telling.worker_starts()
@@ -138,7 +138,7 @@ def finish(chaos_kinds: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Calla
 
     yield work
     for honest in workers:
-        honest.stop(5)
+        honest.stop(30)
 
 
 @pytest.fixture

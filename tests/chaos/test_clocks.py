@@ -59,12 +59,12 @@ def test_a_worker_whose_clock_is_wrong_by_an_hour_changes_nothing(
         )
 
     expire_a_claim(give_job)
-    give_job("held", "wait", seconds=1.5)  # longer than its lease
+    give_job("held", "wait", seconds=2.5)  # longer than its lease
     give_job("fails", "fail")
     give_job("later", delay=0.5)
     far = give_job("far", delay=1800.0)
-    skewed = start("worker", {"ttl": 1.0, "poll": 0.05, "max_poll": 0.2, "name": "skewed"})
-    other = start("worker", {"ttl": 1.0, "poll": 0.05, "max_poll": 0.2, "name": "other"})
+    skewed = start("worker", {"ttl": 2.0, "poll": 0.05, "max_poll": 0.2, "name": "skewed"})
+    other = start("worker", {"ttl": 2.0, "poll": 0.05, "max_poll": 0.2, "name": "other"})
     wait_until(
         lambda: not Job.objects.exclude(id=far).filter(finished_at=None),
         30,
@@ -76,6 +76,6 @@ def test_a_worker_whose_clock_is_wrong_by_an_hour_changes_nothing(
     for proc in (skewed, other):
         proc.term()
         assert proc.wait() == 0
-    check_all(recorder.history(faulted=True, ttl=1.0)).assert_green()
+    check_all(recorder.history(faulted=True, ttl=2.0)).assert_green()
     assert Job.objects.get(id=far).state == "scheduled"
     assert Attempt.objects.filter(outcome="lease_lost").count() == 1

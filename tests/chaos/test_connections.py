@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from gnl_django.models import Attempt, Job
-from tests.chaos.conftest import Give, Run
+from tests.chaos.conftest import TTL, Give, Run
 from tests.chaos.errors import kill_connections
 from tests.chaos.test_failpoints import SCENES, expire_a_claim
 from tests.checkers import check_all
@@ -29,7 +29,7 @@ pytestmark = [
 
 
 def judge(recorder: Recorder) -> None:
-    check_all(recorder.history(faulted=True, cut=True, ttl=4)).assert_green()
+    check_all(recorder.history(faulted=True, cut=True, ttl=20)).assert_green()
 
 
 @pytest.mark.row("queue", "C105")
@@ -41,12 +41,12 @@ def test_a_worker_whose_connections_are_killed_in_a_transaction_goes_on(
     scene = SCENES[point.partition(".")[0]]
     options = dict(scene.options)
     if point.startswith("renew"):
-        options["seconds"] = 2.0  # longer than a third of the lease
+        options["seconds"] = 3.0  # longer than a third of the lease
     if scene.expired:
         expire_a_claim(give_job)
     give_job("first", scene.do, **options)
     give_job("beside", org="b")
-    cut = worker(failpoints={point: "wait@1"}, ttl=4)
+    cut = worker(failpoints={point: "wait@1"}, ttl=6 if scene.ttl != TTL else 20)
     cut.wait_point(point)
     assert kill_connections() > 0
     cut.release(point)
@@ -63,16 +63,16 @@ def test_a_worker_whose_connections_are_killed_in_a_transaction_goes_on(
 def test_a_worker_whose_connections_are_killed_while_idle_and_in_a_handler_goes_on(
     worker: Run, give_job: Give, recorder: Recorder
 ) -> None:
-    cut = worker(ttl=10, max_poll=0.2)
+    cut = worker(ttl=20, max_poll=0.2)
     cut.wait_line("serves")
     give_job("warm")
-    wait_until(lambda: not Job.objects.filter(finished_at=None), 20, describe=cut.output)
+    wait_until(lambda: not Job.objects.filter(finished_at=None), 40, describe=cut.output)
     kill_connections()
     held = give_job("held", "hold")
-    wait_until(lambda: len(recorder.history().told("start")) == 2, 20, describe=cut.output)
+    wait_until(lambda: len(recorder.history().told("start")) == 2, 40, describe=cut.output)
     kill_connections()
     (recorder.directory / "gate").touch()
-    wait_until(lambda: not Job.objects.filter(finished_at=None), 20, describe=cut.output)
+    wait_until(lambda: not Job.objects.filter(finished_at=None), 40, describe=cut.output)
     cut.term()
     assert cut.wait() == 0
     judge(recorder)

@@ -13,6 +13,7 @@ from tests.history import Recorder
 from tests.support import wait_until
 
 ROUNDS = int(os.environ.get("GNL_CHAOS_ROUNDS", "1"))
+LEASE = 1.5  # seconds, of the one that is frozen
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -25,32 +26,32 @@ def zombie_round(worker: Run, give_job: Give, recorder: Recorder) -> Round:
 
     def play(point: str, plant: str = "") -> Report:
         job = give_job("gated", "gate")
-        zombie = worker(failpoints={point: "stop@1"}, env={"GNL_TEST_PLANT": plant})
+        zombie = worker(failpoints={point: "stop@1"}, env={"GNL_TEST_PLANT": plant}, ttl=LEASE)
         zombie.wait_stopped()
         other = worker(env={"GNL_TEST_PLANT": plant}, ttl=30, max_poll=0.05, concurrency=1)
         # The frozen holder's lease runs out, and the other's handler stands at the gate.
         wait_until(
             lambda: len(starts(recorder)) == 2,
-            20,
+            40,
             describe=lambda: (other.output(), zombie.output(), str(check_all(recorder.history()))),
         )
         zombie.cont()
         wait_until(
             lambda: recorder.history().told("stale") or Job.objects.get().state == "succeeded",
-            20,
+            40,
             describe=zombie.output,
         )
         # The zombie goes on with other work: it is the only one with free hands in this queue.
         after = give_job("after")
-        wait_until(lambda: Job.objects.get(id=after).state == "succeeded", 20)
+        wait_until(lambda: Job.objects.get(id=after).state == "succeeded", 40)
         (recorder.directory / "gate").touch()
-        wait_until(lambda: len(recorder.history().told("end")) == 3, 20)
-        wait_until(lambda: Job.objects.get(id=job).state == "succeeded", 20)
+        wait_until(lambda: len(recorder.history().told("end")) == 3, 40)
+        wait_until(lambda: Job.objects.get(id=job).state == "succeeded", 40)
         for proc in (zombie, other):
             proc.term()
             assert proc.wait() == 0
         return check_all(
-            recorder.history(faulted=True, stopped={str(zombie.pid)}, killed=set(), ttl=0.5)
+            recorder.history(faulted=True, stopped={str(zombie.pid)}, killed=set(), ttl=LEASE)
         )
 
     return play

@@ -17,7 +17,7 @@ from gnl_django.core import clock, wakeup
 from gnl_django.errors import ExecutionRevoked
 from gnl_django.models import Job
 from tests.conformance.conftest import NOON, Declare, MakeWorker
-from tests.conformance.helpers import Badge, Order, job_of, state_of, statements
+from tests.conformance.helpers import DEADLINE, Badge, Order, job_of, state_of, statements
 
 pytestmark = pytest.mark.django_db
 
@@ -490,7 +490,7 @@ def test_a_revoked_handler_can_give_no_more_work(declare: Declare, make_worker: 
     raised = []
 
     def parent(payload: None, ctx: JobContext) -> None:
-        assert ctx.signal.wait(5)
+        assert ctx.signal.wait(DEADLINE)
         try:
             ctx.enqueue("t.child", {})
         except ExecutionRevoked as error:

@@ -54,7 +54,7 @@ def test_there_are_never_more_threads_than_the_size(make: Make) -> None:
         with lock:
             inside[0] += 1
             inside[1] = max(inside)
-        assert go_on.wait(10)
+        assert go_on.wait(30)
         with lock:
             inside[0] -= 1
 
@@ -79,7 +79,7 @@ def test_one_slot_runs_its_work_in_the_order_given(make: Make) -> None:
 
 def test_a_nudge_wakes_a_slot_for_each_item_left(make: Make) -> None:
     barrier = threading.Barrier(6)
-    pool = make(6, lambda item: barrier.wait(10) and None)
+    pool = make(6, lambda item: barrier.wait(30) and None)
     for _ in range(20):
         pool.submit(range(6))
         pool.nudge()
@@ -143,12 +143,12 @@ def test_a_close_lets_running_work_end(make: Make) -> None:
 
     def run(item: int) -> None:
         inside.set()
-        assert go_on.wait(10)
+        assert go_on.wait(30)
         done.append(item)
 
     pool = make(1, run)
     pool.submit([1])
-    assert inside.wait(10)
+    assert inside.wait(30)
     pool.close()
     go_on.set()
     wait_until(lambda: slots() == [])
