@@ -58,6 +58,7 @@ def wait_for_schema(using: str) -> None:
                     raise SystemExit(0) from None
         if signals.wait(0):  # it came while we looked
             raise SystemExit(0)
+    reconnect(using)  # this thread only waits from here on: a pool's connection is for handlers
     if missing:
         raise ImproperlyConfigured(
             f"migrations of gnl_django are not applied on {using!r}: {', '.join(missing)}; "

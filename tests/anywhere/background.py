@@ -51,7 +51,8 @@ def wait(payload: None, ctx: JobContext) -> None:
 
 @job("anywhere.hold")
 def hold(payload: float, ctx: JobContext) -> bool:
-    """Hold a database connection inside a transaction for so many seconds."""
+    """Hold a database connection inside a transaction for so many seconds, and say so."""
     with transaction.atomic():
         Group.objects.count()
+        ctx.progress(1)
         return ctx.signal.wait(payload)

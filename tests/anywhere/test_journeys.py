@@ -31,6 +31,9 @@ POSTGRESQL: dict[str, Configuration] = {
             "OPTIONS": {"pool": {"min_size": 1, "max_size": 4, "timeout": 20}},
         },
     },
+    "parameters bound by the server, plans after two uses": {
+        "default": {"OPTIONS": {"server_side_binding": True, "prepare_threshold": 2}},
+    },
     "repeatable read in the options": {"default": {"OPTIONS": {"isolation_level": 3}}},
     "serializable in the options, local times": {
         "settings": {"USE_TZ": False, "TIME_ZONE": "Asia/Kathmandu"},

@@ -43,8 +43,8 @@ def test_a_worker_renews_and_gives_back_while_its_handlers_hold_the_whole_pool(
     env = configured({"default": {"OPTIONS": POOL}})
     ids = enqueue_many([NewJob("anywhere.hold", 60) for _ in range(2)])
     worker = spawn(["gnl_worker", "--ttl", "6", "--poll", "0.02", "--grace", "0"], env=env)
-    rows = Job.objects.filter(id__in=ids, state="running", lease_expires_at__isnull=False)
-    wait_until(lambda: rows.count() == 2, 20, describe=worker.output)
+    rows = Job.objects.filter(id__in=ids, state="running")
+    wait_until(lambda: rows.filter(progress__isnull=False).count() == 2, 20, describe=worker.output)
     claimed = dict(rows.values_list("id", "lease_expires_at"))
 
     def renewed() -> bool:
