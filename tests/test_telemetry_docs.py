@@ -27,7 +27,7 @@ def test_the_example_of_the_docs_makes_three_spans_of_one_trace(tmp_path: Path) 
     (tmp_path / "shop_settings.py").write_text(
         "INSTALLED_APPS = ['django.contrib.auth', 'django.contrib.contenttypes',"
         " 'gnl_django', 'shop']\n"
-        "DATABASES = {'default': {'ENGINE': 'django.db.backends.sqlite3', 'NAME': 'shop.sqlite3'}}\n"
+        "DATABASES = {'default': {'ENGINE': 'django.db.backends.sqlite3', 'NAME': 'shop.db'}}\n"
         "USE_TZ = True\nSECRET_KEY = 'x'\n"
     )
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""A real worker in a project that uses OpenTelemetry: every span is exported before it ends (R53)."""
+"""A worker in a project that uses OpenTelemetry: its spans are exported before it ends (R53)."""
 
 import json
 from typing import Any
