@@ -1,8 +1,8 @@
 """PostgreSQL's LISTEN and NOTIFY: other processes see an enqueue at once.
 
 Only an optimisation: what is lost here costs one poll. A listener has a connection of its own
-(nothing else of ours keeps session state) and comes back by itself after a loss; behind a pooler that
-shares sessions it is off, because nothing would ever be heard (queue.md R8, R51).
+(nothing else of ours keeps session state) and comes back by itself after a loss; behind a pooler
+that shares sessions it is off, because nothing would ever be heard (queue.md R8, R51).
 """
 
 import logging
