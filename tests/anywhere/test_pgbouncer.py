@@ -76,3 +76,25 @@ def test_whoever_insists_on_notify_listens_behind_a_pooler_too(
     ear.stop()
     connections.close_all()
     assert "LISTEN does not work" not in caplog.text
+
+
+def test_what_is_notified_through_a_pooler_is_heard_by_whoever_listens_past_it(
+    pooler: PrivatePgBouncer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[str] = []
+
+    def told(alias: str) -> bool:
+        db.send_notification(alias, "gnl_jobs", alias)
+        return alias in heard
+
+    ear = Listener("default", "gnl_jobs", heard.append)
+    ear.start()
+    wait_until(lambda: told("default"), 20)  # it listens, past the pooler
+    monkeypatch.setitem(connection.settings_dict, "PORT", str(pooler.port))
+    connections["behind"] = connections["default"].copy("behind")
+    try:
+        wait_until(lambda: told("behind"), 20)
+    finally:
+        ear.stop()
+        connections["behind"].close()
+        del connections["behind"]
