@@ -45,7 +45,7 @@ def travel(spawn: Spawner) -> Travel:
     ) -> Proc:
         env = configured(changes)
         database = [] if alias is None else ["--database", alias]
-        poll = ["--poll", "0.02", "--max-poll", "0.1", "--queues", "default,low", "--ttl", "3"]
+        poll = ["--poll", "0.02", "--max-poll", "0.1", "--queues", "default,low", "--ttl", "6"]
         command = [str(ROOT / "manage.py"), "gnl_worker", *poll, *database, *options]
         worker = spawn([], python=["-X", "dev", *command], env=env)
         program = PROGRAM.format(alias, stored_in)

@@ -41,6 +41,7 @@ class Journey:
         self.given: dict[str, Any] = {} if alias is None else {"using": alias}
         self.database = [] if alias is None else [f"--database={alias}"]
         self.using = stored_in
+        self.told_to_stop = 0
 
     def job(self, job_id: int) -> Job:
         return Job.objects.using(self.using).get(id=job_id)
@@ -112,6 +113,9 @@ class Journey:
 
     def operate(self) -> None:
         """Cancel, retry, pause, list."""
+        self.told_to_stop = enqueue("anywhere.wait", **self.given)
+        self.starts(self.told_to_stop)
+        assert cancel_job(self.told_to_stop, "enough", **self.given)
         dead = enqueue("anywhere.fail", **self.given)
         self.ends(dead, "dead")
         assert retry_job(dead, **self.given) == dead
@@ -119,10 +123,6 @@ class Journey:
         rows = Job.objects.filter(kind="anywhere.fail")  # wherever a router would read
         assert retry_jobs(rows if not self.given else [dead], **self.given).changed == 1
         self.ends(dead, "dead")
-        running = enqueue("anywhere.wait", **self.given)
-        self.starts(running)
-        assert cancel_job(running, "enough", **self.given)
-        self.ends(running, "canceled")
         assert pause_queue("low", **self.given)
         held = enqueue("tests.quick", 1, queue="low", **self.given)
         assert cancel_job(held, **self.given)
@@ -162,11 +162,15 @@ class Journey:
         assert response.status_code == 302
         assert self.ends(dead, "dead").revivals >= 4
 
+    def end(self) -> None:
+        """What was told to stop hears it with the renewal of its lease."""
+        assert self.ends(self.told_to_stop, "canceled").cancel_reason == "enough"
+
 
 def main(alias: str | None, stored_in: str) -> None:
     """Do all of it; the name of each part is printed when it is done."""
     journey = Journey(alias, stored_in)
-    for part in ("give", "handle", "operate", "command_line", "admin"):
+    for part in ("give", "handle", "operate", "command_line", "admin", "end"):
         getattr(journey, part)()
         print("done:", part, flush=True)
     connections.close_all()

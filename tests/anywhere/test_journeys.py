@@ -49,6 +49,7 @@ MYSQL: dict[str, Configuration] = {
 }
 #: Much like another that is always travelled.
 LONG = {
+    "parameters bound by the server, plans after two uses",
     "repeatable read in the options",
     "serializable as the session's default",
     "repeatable read",
