@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Any
 
 from gnl_django.core.backoff import Growing
-from gnl_django.core.db import Fault, fault_of, reconnect
+from gnl_django.core.db import Fault, fault_of, reconnect, stand_outside_the_pool
 
 logger = logging.getLogger(__name__)
 
@@ -89,6 +89,7 @@ class PollLoop:
         return True
 
     def _run(self) -> None:
+        stand_outside_the_pool(self._using)
         while not self._stopping:
             try:
                 wait = self._step()
