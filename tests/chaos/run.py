@@ -8,7 +8,7 @@ from typing import Any
 from django.core.management import call_command
 
 from gnl_django import NewJob, enqueue, enqueue_many, retry_jobs
-from gnl_django.core import clock, failpoints, leases
+from gnl_django.core import clock, failpoints, leases, lifelines
 from gnl_django.core.db import now, reconnect
 from gnl_django.core.registry import autodiscover
 from gnl_django.models import Job
@@ -17,8 +17,13 @@ from tests.history import ClientLog
 
 
 def worker(options: dict[str, Any]) -> None:
-    """Be `gnl_worker` with these options; `min_ttl` allows shorter leases than real ones."""
+    """Be `gnl_worker` with these options.
+
+    `min_ttl` allows shorter leases than real ones, `connect` and `silence` less patience (s).
+    """
     leases.MIN_TTL = options.pop("min_ttl", leases.MIN_TTL)
+    lifelines.CONNECT = options.pop("connect", lifelines.CONNECT)
+    lifelines.SILENCE = options.pop("silence", lifelines.SILENCE)
     autodiscover()
     telling.begin()
     telling.worker_starts()

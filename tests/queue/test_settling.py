@@ -32,7 +32,9 @@ class Bench:
         self.ledger = Ledger(10)
         self.roster: dict[tuple[int, str], Execution] = {}
         self.heart = Heartbeat(lambda held: [], ttl=30, using="default", name="t")
-        self.settling = Settling(self.ledger, self.heart, self.roster, on_error, using="default")
+        self.settling = Settling(
+            self.ledger, self.heart, self.roster, on_error, s.store().recorded, using="default"
+        )
 
     def ended(self, outcome: Any = None, error: BaseException | None = None) -> Execution:
         """Claim the next job and let its handler end: `ended(s.succeed)`."""
