@@ -197,7 +197,7 @@ def check_q6(h: History) -> list[Violation]:
             claim = (job, str(change.old_token))
             if change.new_state == "succeeded" and change.old_state == "running":
                 end = ended.get(claim)
-                if claim in started and (end is None or end["db"] > change.db + TINY):
+                if claim in started and (end is None or (end["db"] or 0.0) > change.db + TINY):
                     text = f"succeeded under {short(change.old_token)}, whose handler had not ended"
                     found.append(Violation("Q6", text, (job,)))
     told = Counter((record["proc"], record["job"]) for record in h.told("stale"))

@@ -9,6 +9,7 @@ import json
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import count
@@ -16,7 +17,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from django.db import connections
+from django.db import DatabaseError, connections
 
 from gnl_django.core.db import Fault, fault_of
 from gnl_django.models import Job
@@ -69,8 +70,16 @@ class ClientLog(Log):
 class EffectLog(Log):
     """What handlers did: `start`, `revoked`, `end`; and what workers told: `stale`, `final`."""
 
-    def attempt(self, e: str, ctx: Any, *, using: str = "default", **values: Any) -> None:
-        """Write a line about the attempt of `ctx` with the database's clock."""
+    def attempt(
+        self, e: str, ctx: Any, *, using: str = "default", blind: bool = False, **values: Any
+    ) -> None:
+        """Write a line about the attempt of `ctx` with the database's clock.
+
+        With `blind` also when the database does not answer; then `db` is None.
+        """
+        moment = None
+        with suppress(DatabaseError) if blind else nullcontext():
+            moment = database_clock(using)
         self.write(
             e=e,
             job=ctx.job_id,
@@ -79,7 +88,7 @@ class EffectLog(Log):
             kind=ctx.kind,
             org=ctx.org or "",
             queue=ctx.queue,
-            db=database_clock(using),
+            db=moment,
             **values,
         )
 
@@ -309,7 +318,7 @@ class History:
             if change.job in wanted
         ]  # fmt: skip
         lines += [
-            (record.get("db", 0.0), f"effect {json.dumps(record)}")
+            (record.get("db") or 0.0, f"effect {json.dumps(record)}")
             for record in self.effects
             if record.get("job") in wanted
         ]

@@ -9,9 +9,12 @@ from django.core.management import call_command
 
 from gnl_django import NewJob, enqueue, enqueue_many, retry_jobs
 from gnl_django.core import clock, failpoints, leases, lifelines
-from gnl_django.core.db import now, reconnect
+from gnl_django.core.db import reconnect
+from gnl_django.core.leases import new_token
 from gnl_django.core.registry import autodiscover
 from gnl_django.models import Job
+from gnl_django.queue.store import store_for
+from gnl_django.queue.store.base import ClaimRequest
 from tests.chaos import plants, telling
 from tests.history import ClientLog
 
@@ -124,6 +127,14 @@ def _drawn(dice: random.Random, m: str, lanes: int) -> dict[str, Any]:
     return drawn
 
 
-def tell_skew() -> None:
-    """Print how many seconds this process's clock is ahead of the database's."""
-    print((clock.wall() - now("default")).total_seconds())
+def tell_time() -> None:
+    """Print what time it is by this process's clock, in seconds since 1970."""
+    print(clock.wall().timestamp())
+
+
+def claim_and_vanish() -> None:
+    """Claim the next job for somebody who is gone already; its lease runs out at once."""
+    request = ClaimRequest(
+        "default", ("chaos.work",), 1, "", True, (), new_token(), 0.001, "gone", None
+    )
+    assert len(store_for("default").claim(request).rows) == 1
