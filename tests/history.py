@@ -271,7 +271,8 @@ class History:
     frozen. `faulted`: any fault at all was injected. `cut`: connections were lost, so that somebody
     may not know what he did. `bound`: seconds within which all had to be final after `quiet_at`
     (database clock), None when nobody asks. `slack`: seconds allowed to a busy machine in rules
-    about time.
+    about time. `lag`: seconds within which every transaction commits: the audit notes a change when
+    it is made, others see it then. `vendor`: of the database.
     """
 
     client: list[Record] = field(default_factory=list)
@@ -286,6 +287,8 @@ class History:
     bound: float | None = None
     ttl: float = 30.0
     slack: float = 5.0
+    lag: float = 1.0
+    vendor: str = ""
 
     def of_job(self, table: str = "gnl_django_job") -> dict[int, list[Change]]:
         """Return the audit of one table by job."""
@@ -347,6 +350,7 @@ class Recorder:
         """Return the whole history with its rows as they are now."""
         for name, value in changes.items():
             setattr(self.known, name, value)
+        self.known.vendor = connections[self.using].vendor
         self.known.client = read_log(self.directory / "client")
         self.known.effects = read_log(self.directory / "effects")
         self.known.audit = read_audit(self.using)
