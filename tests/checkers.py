@@ -13,6 +13,9 @@ from tests.checkers_lanes import check_q13, check_q14, check_q17
 from tests.history import Change, History, marks_of, short
 from tests.violations import FINAL, JOB, TINY, Checker, Violation, invoked_marks, payload_of
 
+#: Figures of all histories of this run that had to be green.
+TOTALS: Counter[str] = Counter()
+
 
 @dataclass
 class Report:
@@ -36,9 +39,10 @@ class Report:
             lines.append(f"and {len(self.violations) - 20} more")
         return "\n".join(lines)
 
-    def assert_green(self) -> None:
-        """Fail with everything that is known when a rule is broken."""
-        assert not self.violations, str(self)
+    def assert_green(self, hint: str = "") -> None:
+        """Fail with everything that is known when a rule is broken; `hint` comes first."""
+        TOTALS.update({**self.counts, "histories": 1})
+        assert not self.violations, f"{hint}{self}"
 
 
 def check_q1(h: History) -> list[Violation]:
