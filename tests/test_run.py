@@ -50,7 +50,9 @@ def test_a_failed_run_shows_its_failure_and_fails_the_whole(
     shown = capfd.readouterr().out
     assert "assert 'this' == 'that'" in shown
     assert "1 failed in" in shown
-    assert "tests: FAILED on sqlite" in shown
+    *_, named, verdict = shown.splitlines()
+    assert named.endswith("::test_it_fails AssertionError: assert 'this' == 'that'")
+    assert verdict == "tests: FAILED on sqlite"
 
 
 def test_no_test_on_any_database_is_a_failure(suite: Path) -> None:
