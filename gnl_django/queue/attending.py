@@ -27,7 +27,7 @@ def attended(
     waits = Growing(min(0.05, poll), poll)
     try:
         yield
-    except BaseException:
+    except Exception:
         with suppress(Exception):
             _settle_all(driver, outbox, waits, using=using, poll=poll, inline=inline)
         raise
