@@ -42,7 +42,8 @@ ROUNDS ?= 3
 
 chaos: $(STAMP) ## the long fault runs on every database, with counts (SECONDS=180, ROUNDS=3)
 	GNL_CHAOS_SECONDS=$(SECONDS) GNL_CHAOS_ROUNDS=$(ROUNDS) \
-		$(RUN) -m tests.run --jobs $(JOBS) --marks "" tests/chaos tests/model $(ARGS)
+		$(RUN) -m tests.run --jobs $(JOBS) --marks "" -rfE \
+		tests/chaos tests/model tests/conformance/test_load.py $(ARGS)
 
 coverage: $(STAMP) ## branch coverage over the runs on all databases
 	$(RUN) -m coverage erase
