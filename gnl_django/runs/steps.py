@@ -190,7 +190,6 @@ def _claim(
     entry: Entry, place: Place, how: Options, found: Recorded | None
 ) -> tuple[int, str] | None:
     """Write our claim before the body; None when somebody else was quicker."""
-    entry.journal.refuse_transaction()
     token = new_token()
     new = _new(entry, place, "side_effect", token=token, ttl=how.claim_ttl)
     if found is None:

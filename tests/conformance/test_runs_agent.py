@@ -45,7 +45,10 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 def call(name: str, /, **arguments: Any) -> dict[str, Any]:
     """Return a reply that asks for one tool."""
-    return {"content": "", "tool_calls": [{"id": f"c-{name}", "name": name, "arguments": arguments}]}
+    return {
+        "content": "",
+        "tool_calls": [{"id": f"c-{name}", "name": name, "arguments": arguments}],
+    }
 
 
 class Script:
@@ -275,7 +278,9 @@ def test_a_coroutine_tool_answers_wrong_calls_alike() -> None:
             raise ToolError("too long")
         return seconds
 
-    script = Script(call("wait", seconds=1), call("wait", seconds="x"), call("wait", seconds=10), "")
+    script = Script(
+        call("wait", seconds=1), call("wait", seconds="x"), call("wait", seconds=10), ""
+    )
     assert run_agent(RUN, script, [wait], "wait")["text"] == ""
     outputs = [output for key, _, output in steps_of() if key.startswith("tool:")]
     assert outputs[0] == 1
@@ -307,7 +312,9 @@ def test_a_tool_that_raises_fails_the_attempt_and_is_not_called_again(
 def test_a_tools_recover_decides(failpoint: FailPoint) -> None:
     charge = Body("charged")
     box = [
-        tool(lambda: charge(), name="charge", recover=lambda info: {"done": True, "output": info.key})
+        tool(
+            lambda: charge(), name="charge", recover=lambda info: {"done": True, "output": info.key}
+        )
     ]
     failing = {"charge": lambda: Body(OSError())()}
     script = Script(call("charge"), "done")

@@ -694,9 +694,7 @@ def test_a_task_canceled_while_it_claims_releases_the_claim(
 
         failpoint("step.claimed", claimed)
         run = await async_executor()
-        task = asyncio.ensure_future(
-            run.step("pay", pay, side_effect=True, recover=not_done)
-        )
+        task = asyncio.ensure_future(run.step("pay", pay, side_effect=True, recover=not_done))
         await begun.wait()
         task.cancel()
         await asyncio.sleep(0)  # it takes notice

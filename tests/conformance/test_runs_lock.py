@@ -38,7 +38,6 @@ from tests.conformance.helpers import DEADLINE, MOMENT, columns_of, job_of, stat
 from tests.conformance.support_runs import (
     RUN,
     Body,
-    executor,
     journal_statements,
     keys_of,
     make_run,
