@@ -46,17 +46,16 @@ if TYPE_CHECKING:
     from gnl_django.queue.pauses import pause_queue, resume_queue
     from gnl_django.queue.worker import Worker
     from gnl_django.runs.agent import AgentResult, run_agent
-    from gnl_django.runs.api import (
+    from gnl_django.runs.api import current_step, run_durable
+    from gnl_django.runs.context import AsyncRunContext, RunContext
+    from gnl_django.runs.control import (
         RunInfo,
         StepRow,
         cancel_run,
-        current_step,
         get_run,
         list_steps,
         resolve_step,
-        run_durable,
     )
-    from gnl_django.runs.context import AsyncRunContext, RunContext
     from gnl_django.runs.entry import StepInfo
     from gnl_django.runs.marks import claim, frozen
     from gnl_django.runs.tools import ToolContext, tool
@@ -80,12 +79,12 @@ _HOMES = {
     "RunBusy": "gnl_django.errors",
     "RunCanceled": "gnl_django.errors",
     "RunContext": "gnl_django.runs.context",
-    "RunInfo": "gnl_django.runs.api",
+    "RunInfo": "gnl_django.runs.control",
     "RunInputMismatch": "gnl_django.errors",
     "StaleClaim": "gnl_django.errors",
     "StepInFlight": "gnl_django.errors",
     "StepInfo": "gnl_django.runs.entry",
-    "StepRow": "gnl_django.runs.api",
+    "StepRow": "gnl_django.runs.control",
     "StepUnresolved": "gnl_django.errors",
     "ToolContext": "gnl_django.runs.tools",
     "ToolError": "gnl_django.errors",
@@ -93,7 +92,7 @@ _HOMES = {
     "Worker": "gnl_django.queue.worker",
     "WorkerMetrics": "gnl_django.queue.metrics",
     "cancel_job": "gnl_django.queue.operator",
-    "cancel_run": "gnl_django.runs.api",
+    "cancel_run": "gnl_django.runs.control",
     "claim": "gnl_django.runs.marks",
     "current_step": "gnl_django.runs.api",
     "discard_job": "gnl_django.queue.operator",
@@ -101,13 +100,13 @@ _HOMES = {
     "enqueue": "gnl_django.queue.api",
     "enqueue_many": "gnl_django.queue.api",
     "frozen": "gnl_django.runs.marks",
-    "get_run": "gnl_django.runs.api",
+    "get_run": "gnl_django.runs.control",
     "job": "gnl_django.queue.kinds",
     "list_all_jobs": "gnl_django.queue.listing",
     "list_jobs": "gnl_django.queue.listing",
-    "list_steps": "gnl_django.runs.api",
+    "list_steps": "gnl_django.runs.control",
     "pause_queue": "gnl_django.queue.pauses",
-    "resolve_step": "gnl_django.runs.api",
+    "resolve_step": "gnl_django.runs.control",
     "resume_queue": "gnl_django.queue.pauses",
     "resume_worker": "gnl_django.core.fleet",
     "retry_job": "gnl_django.queue.operator",

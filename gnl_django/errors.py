@@ -113,7 +113,7 @@ class RunBusy(Deferral):
 
     def __init__(self, run_id: str, *, retry_in: float) -> None:
         super().__init__(
-            f"run {run_id!r} is being executed; its lock ends in {retry_in:.1f} s",
+            f"run {run_id!r} is being executed; its lock ends in {retry_in!s:.5} s",
             retry_in=retry_in,
         )
         self.run_id = run_id

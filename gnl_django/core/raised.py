@@ -19,6 +19,6 @@ def text_of(error: BaseException) -> str:
     """Return `Class: message`, at most 8 KiB."""
     try:
         said = str(error)
-    except Exception:  # noqa: BLE001 - a user's __str__ may raise anything
+    except BaseException:  # noqa: BLE001 - a user's __str__ may raise anything
         said = "(its text cannot be read)"
     return clean_text(f"{type(error).__name__}: {said}", TEXT_MAX_BYTES)

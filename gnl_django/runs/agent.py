@@ -8,6 +8,7 @@ import asyncio
 import inspect
 import json
 from collections.abc import Callable, Generator, Iterable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypedDict
@@ -72,6 +73,8 @@ def run_agent(
         raise TypeError(f"model must be callable, not {type(model).__name__}")
     if isinstance(max_turns, bool) or not isinstance(max_turns, int) or max_turns < 1:
         raise ValueError(f"max_turns: {max_turns!r} is not a whole number above 0")
+    if not isinstance(prompt, str) or not isinstance(system, str | None):
+        raise TypeError("prompt and system must be text")
     given = {"prompt": prompt, "system": system}
     text = values.encode(f"run:{run_id}", given)
     box = toolbox(tools)
@@ -143,7 +146,7 @@ def _asking(
     model: Callable[..., Any], messages: list[dict[str, Any]], tools: list[dict[str, Any]]
 ) -> Callable[[], Any]:
     """Return the body of a model step; it checks the reply, so that no wrong one is recorded."""
-    said = [dict(message) for message in messages]
+    said, tools = deepcopy((messages, tools))  # the model may change them
 
     async def ask_async() -> Any:
         return _checked(await model(said, tools))
@@ -151,8 +154,8 @@ def _asking(
     def ask() -> Any:
         return _checked(model(said, tools))
 
-    called = model if inspect.isroutine(model) else type(model).__call__
-    return ask_async if inspect.iscoroutinefunction(called) else ask
+    forms = (model, type(model).__call__)
+    return ask_async if any(map(inspect.iscoroutinefunction, forms)) else ask
 
 
 def _checked(reply: Any) -> dict[str, Any]:

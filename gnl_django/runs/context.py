@@ -5,8 +5,10 @@ differ in how they call users' code and where they reach the database: a corouti
 the event loop.
 """
 
+import asyncio
 import inspect
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -16,7 +18,7 @@ from asgiref.sync import sync_to_async
 from gnl_django.core.revocation import Revocation
 from gnl_django.runs import marks, steps
 from gnl_django.runs.entry import Entry, body_of
-from gnl_django.runs.steps import Call, Steps
+from gnl_django.runs.steps import Call, NotBegun, Steps
 
 
 class _Facts:
@@ -194,7 +196,7 @@ def _call(entry: Entry, call: Call) -> Any:
 
 async def _drive_async(entry: Entry, progress: Steps) -> Any:
     """Await what a step asks for; the journal's statements run in the thread for them."""
-    turn = await sync_to_async(_advance)(partial(next, progress))
+    turn = await _advance_aside(progress, partial(next, progress))
     while isinstance(turn, Call):
         try:
             value = await _await(entry, turn)
@@ -202,8 +204,21 @@ async def _drive_async(entry: Entry, progress: Steps) -> Any:
             resume = partial(progress.throw, error)
         else:
             resume = partial(progress.send, value)
-        turn = await sync_to_async(_advance)(resume)
+        turn = await _advance_aside(progress, resume)
     return turn.value
+
+
+async def _advance_aside(progress: Steps, resume: Callable[[], Call]) -> Call | StopIteration:
+    try:
+        return await sync_to_async(_advance)(resume)
+    except asyncio.CancelledError:  # the thread goes on to a call that nobody will make
+        await sync_to_async(_stop)(progress)
+        raise
+
+
+def _stop(progress: Steps) -> None:
+    with suppress(NotBegun):
+        progress.throw(NotBegun())
 
 
 def _advance(resume: Callable[[], Call]) -> Call | StopIteration:

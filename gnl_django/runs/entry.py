@@ -225,7 +225,7 @@ class Entry:
         """Raise RunCanceled or ExecutionRevoked when the right to go on is lost (R13)."""
         why = self.signal.why
         if why == "canceled":
-            raise RunCanceled(self.run_id, self.journal.cancel_reason(self.run_id))
+            raise RunCanceled(self.run_id, self.journal.cancel_reason(self.rights))
         if why is not None:
             raise ExecutionRevoked(why)
 

@@ -47,10 +47,14 @@ def claim_in(journal: Journal, key: str, value: Any) -> bool:
     return journal.claim_mark(key, values.encode(f"claim:{key}", value))
 
 
-def look(journal: Journal, key: str) -> Any:
-    """Return the value frozen under a key, ABSENT without one."""
-    text = journal.mark(key)
-    return ABSENT if text is None else values.decode(text)["v"]
+def look(journal: Journal, key: str, *, latest: bool = False) -> Any:
+    """Return the value frozen under a key, ABSENT without one; ValueError for a claimed key."""
+    if (text := journal.mark(key, latest=latest)) is None:
+        return ABSENT
+    found = values.decode(text)
+    if not isinstance(found, dict) or found.keys() != {"v"}:
+        raise ValueError(f"key: {key[:40]!r} is claimed, and cannot be frozen too")
+    return found["v"]
 
 
 def freeze(journal: Journal, key: str, value: Any) -> Any:
@@ -59,7 +63,7 @@ def freeze(journal: Journal, key: str, value: Any) -> Any:
     text = values.encode(f"frozen:{key}", {"v": value})
     if journal.claim_mark(key, text):
         return values.decode(text)["v"]
-    return look(journal, key)
+    return look(journal, key, latest=True)
 
 
 def _journal(using: str | None) -> Journal:

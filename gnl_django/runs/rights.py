@@ -13,7 +13,8 @@ class Right:
     """One row that has to be ours.
 
     `table`, `token_column` and `state` (the from-state) are names of ours, never a user's;
-    `cancel` is a condition over the row that tells whether its owner is asked to stop.
+    `cancel` is a condition over the row that tells whether its owner is asked to stop, `reason` the
+    expression that says why.
     """
 
     table: str
@@ -22,6 +23,7 @@ class Right:
     token: str
     state: str
     cancel: str = "cancel_requested_at IS NOT NULL"
+    reason: str = "cancel_reason"
 
 
 def lock_right(run_pk: int, token: str) -> Right:

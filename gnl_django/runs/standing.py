@@ -43,8 +43,8 @@ class _Hearts:
         with self._lock:
             heart, count = self._beating.get(using) or (self._make(using), 0)
             self._beating[using] = (heart, count + 1)
-        heart.hold([lease])
-        heart.start()
+            heart.hold([lease])
+            heart.start()  # by one thread at a time
 
     def drop(self, using: str, lease: Lease) -> None:
         with self._lock:
@@ -147,7 +147,7 @@ class Standing:
         if state is None:
             raise StaleClaim(f"run {self.entry.run_id!r} was lost before its end was written")
         if state == "canceled":
-            raise RunCanceled(self.entry.run_id, self._journal.cancel_reason(self.entry.run_id))
+            raise RunCanceled(self.entry.run_id, self._journal.cancel_reason(self.entry.rights))
         return value
 
     def failed(self, error: BaseException) -> None:
@@ -163,6 +163,15 @@ class Standing:
                 self._leave(self._unlock)
             else:
                 self._leave(partial(self._fail, error))
+        except Exception:
+            logger.exception("Run %s ends by its lock's ttl", self.entry.run_id)
+
+    def abandon(self) -> None:
+        """Give back what an entry has taken for which nobody waits any more. Raises nothing."""
+        if self._lease is None:
+            return
+        try:
+            self._leave(self._unlock)
         except Exception:
             logger.exception("Run %s ends by its lock's ttl", self.entry.run_id)
 
@@ -184,5 +193,6 @@ class Standing:
         lease = self._lease
         assert lease is not None  # noqa: S101 - entered
         if self._held:
+            self._held = False
             _hearts.drop(self._using, lease)
         return write(lease.token, lease.id)

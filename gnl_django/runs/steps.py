@@ -14,6 +14,7 @@ from time import monotonic
 from typing import Any
 
 from gnl_django.core import failpoints
+from gnl_django.core.db import in_callers_block
 from gnl_django.core.leases import RENEWALS_PER_TTL, new_token
 from gnl_django.core.raised import text_of
 from gnl_django.errors import InvalidPayload, StepInFlight, StepUnresolved
@@ -53,6 +54,10 @@ class Options:
 PLAIN = Options()
 
 Steps = Generator[Call, Any, Any]
+
+
+class NotBegun(Exception):
+    """Sent to a step instead of a call's outcome: the call was not made, and will not be."""
 
 
 class _Taken(Exception):
@@ -126,8 +131,8 @@ def _atomic(entry: Entry, place: Place, body: Callable[[], Any]) -> Any:
     info = entry.info(place.key)
 
     def work() -> Any:
-        if (found := entry.journal.step(run_pk, place.key)) is not None:
-            return values.decode(found.output)
+        if entry.journal.step(run_pk, place.key) is not None:
+            return _theirs(entry, place)
         began = monotonic()
         with body_of(entry, info):
             value = body()
@@ -150,6 +155,11 @@ def _side_effect(
 ) -> Steps:
     """Claim before the body, record after it (R17)."""
     run_pk = entry.entered.pk
+    if in_callers_block(entry.journal.connection):
+        raise RuntimeError(
+            f"side_effect step {place.key!r} inside atomic(): its claim would be committed "
+            "after the effect, or never"
+        )
     if found is not None:  # what was read at entry is old by now
         found = entry.journal.step(run_pk, place.key)
     while True:
@@ -201,7 +211,8 @@ def _still_ours(
 
     A process that was frozen after its claim may wake when another has run the body.
     """
-    if monotonic() - sent_at > how.claim_ttl / RENEWALS_PER_TTL:
+    late = monotonic() - sent_at > how.claim_ttl / RENEWALS_PER_TTL
+    if late and entry.journal.shared:
         again = _new(entry, place, "side_effect", token=token, ttl=how.claim_ttl)
         if not entry.took(entry.journal.adopt(step_pk, token, again, entry.rights)).changed:
             raise entry.lost()
@@ -239,6 +250,9 @@ def _claimed(
     with keeping(entry.journal, step_pk, token, how.claim_ttl):
         try:
             value = yield Call(body, entry.info(place.key))
+        except NotBegun:
+            _give_up(entry, step_pk, token, "released", "")
+            raise
         except BaseException as error:
             _give_up(entry, step_pk, token, "failed", text_of(error))
             raise

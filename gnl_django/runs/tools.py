@@ -8,14 +8,14 @@ import inspect
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from gnl_django.core.revocation import Revocation
 from gnl_django.errors import ToolError
-from gnl_django.runs import values
+from gnl_django.runs import steps, values
 from gnl_django.runs.entry import StepInfo, inside
 
 Mode = Literal["side_effect", "plain", "atomic"]
@@ -48,17 +48,19 @@ class Tool:
             raise TypeError(f"a tool must be callable, not {type(function).__name__}")
         if mode not in typing.get_args(Mode):
             raise ValueError(f"mode: {mode!r} is not one of {', '.join(typing.get_args(Mode))}")
-        if recover is not None and mode != "side_effect":
-            raise TypeError("recover is for side_effect tools")
+        if name is None:
+            name = getattr(function, "__name__", "")
         self.function = function
-        self.name = values.check_text("tool name", name or function.__name__, NAME_MAX)
-        values.check_step_name(self.name)
+        self.name = values.check_step_name(values.check_text("tool name", name, NAME_MAX))
         self.mode = mode
-        self.how: dict[str, Any] = (
-            {"side_effect": True, "recover": recover, "claim_ttl": claim_ttl}
-            if mode == "side_effect"
-            else {"atomic": mode == "atomic"}
-        )
+        effect = mode == "side_effect"
+        self.how: dict[str, Any] = {
+            "side_effect": effect,
+            "recover": recover,
+            "claim_ttl": claim_ttl if effect else None,
+            "atomic": mode == "atomic",
+        }
+        steps.options(function, **self.how)  # here, not at the first call
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)
@@ -69,13 +71,16 @@ class Tool:
 
     @cached_property
     def _arguments(self) -> type[BaseModel]:
-        hints = typing.get_type_hints(self.function, include_extras=True)
+        hints = typing.get_type_hints(_written(self.function), include_extras=True)
+        # Under aliases: a parameter may be called what a model's own attributes are called.
         fields: dict[str, Any] = {
-            name: (
+            f"parameter_{at}": (
                 hints.get(name, Any),
-                ... if parameter.default is parameter.empty else parameter.default,
+                Field(
+                    ... if parameter.default is parameter.empty else parameter.default, alias=name
+                ),
             )
-            for name, parameter in self._parameters.items()
+            for at, (name, parameter) in enumerate(self._parameters.items())
             if name != "ctx" and parameter.kind not in _VARIABLE
         }
         config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
@@ -120,11 +125,25 @@ class Tool:
                 for fault in faults
             )
             raise ToolError(f"wrong arguments: {said}") from None
-        passed = {name: getattr(found, name) for name in type(found).model_fields}
+        passed = {
+            field.alias or name: getattr(found, name)
+            for name, field in type(found).model_fields.items()
+        }
         here = inside.get()
         if "ctx" in self._parameters and here is not None:
             passed["ctx"] = ToolContext(here[1], here[0].signal)
         return passed
+
+
+def _written(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what carries the annotations of a callable."""
+    while isinstance(function, partial):
+        function = function.func
+    return function if inspect.isroutine(function) else type(function).__call__
+
+
+def _default(parameter: inspect.Parameter) -> Any:
+    return ... if parameter.default is parameter.empty else parameter.default
 
 
 def tool(
@@ -170,6 +189,6 @@ def _renamed(given: Tool, name: str) -> Tool:
         given.function,
         name=name,
         mode=given.mode,
-        recover=given.how.get("recover"),
-        claim_ttl=given.how.get("claim_ttl", CLAIM_TTL),
+        recover=given.how["recover"],
+        claim_ttl=given.how["claim_ttl"] or CLAIM_TTL,
     )

@@ -16,6 +16,7 @@ NAME_MAX = 200
 RUN_ID_MAX = 255
 MARK_MAX = 255
 REASON_MAX = 500
+ORG_MAX = 128
 
 
 def check_text(noun: str, text: object, longest: int) -> str:

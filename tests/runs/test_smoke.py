@@ -1,16 +1,27 @@
 """Smoke."""
 
 import asyncio
-from datetime import timedelta
 
 import pytest
 
 from gnl_django import (
-    StepUnresolved, Worker, cancel_run, claim, current_step, enqueue, frozen, get_run, job,
-    list_steps, resolve_step, retry_job, run_agent, run_durable, run_handler_once,
+    Worker,
+    cancel_run,
+    claim,
+    current_step,
+    enqueue,
+    frozen,
+    get_run,
+    job,
+    list_steps,
+    resolve_step,
+    retry_job,
+    run_agent,
+    run_durable,
+    run_handler_once,
 )
+from gnl_django.models import Job
 from gnl_django.queue.options import kinds
-from gnl_django.models import Job, Run, Step
 
 
 @pytest.mark.django_db(transaction=True)
@@ -33,7 +44,12 @@ def test_standalone():
     assert got == {"a": [1, 2], "b": "x", "c": None, "attempt": 2}
     assert run_durable("r1", fn) == got
     info = get_run("r1")
-    assert info.state == "completed" and info.result == got and info.steps == 3 and info.input == {"n": 1}
+    assert (
+        info.state == "completed"
+        and info.result == got
+        and info.steps == 3
+        and info.input == {"n": 1}
+    )
     assert [s.key for s in list_steps("r1")] == ["a", "b", "c"]
     assert not cancel_run("r1")
     assert claim("k") and not claim("k")
@@ -58,6 +74,7 @@ def test_job():
         async def body(n):
             await asyncio.sleep(0)
             return n
+
         return await asyncio.gather(*(ctx.step("s", body, n) for n in range(5)))
 
     try:
@@ -75,7 +92,8 @@ def test_job():
         assert [s.key for s in list_steps(f"job:{j}")] == ["s", "s#2", "s#3", "s#4", "s#5"]
         assert run_handler_once("smoke.async") == [0, 1, 2, 3, 4]
     finally:
-        kinds.forget("smoke.run"); kinds.forget("smoke.async")
+        kinds.forget("smoke.run")
+        kinds.forget("smoke.async")
 
 
 @pytest.mark.django_db(transaction=True)
@@ -84,6 +102,7 @@ def test_unresolved_and_agent():
     def handler(payload, ctx):
         def boom():
             raise OSError("x")
+
         return ctx.step("pay", boom, side_effect=True)
 
     try:
@@ -109,9 +128,22 @@ def test_unresolved_and_agent():
 
     def model(messages, tools):
         if len(messages) == 1:
-            return {"content": "", "tool_calls": [{"id": "1", "name": "add", "arguments": {"a": 1, "b": 2}}, {"id": "2", "name": "add", "arguments": {"a": "x"}}, {"id": "3", "name": "no"}]}
+            return {
+                "content": "",
+                "tool_calls": [
+                    {"id": "1", "name": "add", "arguments": {"a": 1, "b": 2}},
+                    {"id": "2", "name": "add", "arguments": {"a": "x"}},
+                    {"id": "3", "name": "no"},
+                ],
+            }
         return "done " + messages[2]["content"]
 
     got = run_agent("ag", model, [add], "hi")
     assert got["text"] == "done 3" and got["turns"] == 2, got
-    assert [s.key for s in list_steps("ag")] == ["model", "tool:add", "tool:add#2", "tool:unknown", "model#2"]
+    assert [s.key for s in list_steps("ag")] == [
+        "model",
+        "tool:add",
+        "tool:add#2",
+        "tool:unknown",
+        "model#2",
+    ]

@@ -206,13 +206,13 @@ class Journal(ABC):
         """Return the frozen input and its hash."""
 
     @abstractmethod
-    def cancel_reason(self, run_id: str) -> str:
-        """Return why the run is to stop, "" when nobody has said."""
+    def cancel_reason(self, rights: Sequence[Right]) -> str:
+        """Return why the rights' owners are to stop, "" when nobody has said."""
 
     @abstractmethod
     def claim_mark(self, key: str, value: str) -> bool:
         """Insert a mark; False when the key is taken. In the caller's transaction (R23)."""
 
     @abstractmethod
-    def mark(self, key: str) -> str | None:
-        """Return a mark's value."""
+    def mark(self, key: str, *, latest: bool = False) -> str | None:
+        """Return a mark's value; `latest`: also when the caller's transaction is too old for it."""

@@ -83,14 +83,17 @@ class MemoryJournal(Journal):
         """Return the first one."""
         return self._input
 
-    def cancel_reason(self, run_id: str) -> str:
+    def cancel_reason(self, rights: Sequence[Right]) -> str:
         """Nobody can ask it to stop."""
         return ""
 
     def claim_mark(self, key: str, value: str) -> bool:
         """True for the first in this run."""
-        return self._marks.setdefault(key, value) is value
+        if key in self._marks:
+            return False
+        self._marks[key] = value
+        return True
 
-    def mark(self, key: str) -> str | None:
+    def mark(self, key: str, *, latest: bool = False) -> str | None:
         """Return what this run has noted."""
         return self._marks.get(key)

@@ -59,20 +59,16 @@ def delete(journal: SqlJournal, pks: Sequence[int], cutoff: datetime) -> int:
 
 def delete_marks(journal: SqlJournal, cutoff: datetime) -> int:
     """Delete a batch of marks made by `cutoff`; return how many."""
-    at = to_database(cutoff, journal.connection.vendor)
-
-    def work() -> int:
-        text = (
-            f"SELECT {journal.KEY} FROM gnl_django_mark WHERE created_at <= %s "
-            f"ORDER BY created_at LIMIT {MARKS}{journal.words.skip}"
-        )
-        keys = [row[0] for row in journal.rows(text, [at])]
-        if keys:
-            text = f"DELETE FROM gnl_django_mark WHERE {journal.KEY} IN {_marks(keys)}"
-            journal.change(text, keys)
-        return len(keys)
-
-    return journal.own(work)
+    text = (
+        f"SELECT {journal.KEY} FROM gnl_django_mark WHERE created_at <= %s "
+        f"ORDER BY created_at LIMIT {MARKS}"
+    )
+    found = journal.rows(text, [to_database(cutoff, journal.connection.vendor)])
+    keys = sorted(row[0] for row in found)
+    if keys:
+        text = f"DELETE FROM gnl_django_mark WHERE {journal.KEY} IN {_marks(keys)}"
+        journal.own(lambda: journal.change(text, keys))
+    return len(keys)
 
 
 def _marks(values: Sequence[object]) -> str:

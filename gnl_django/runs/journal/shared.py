@@ -107,11 +107,14 @@ class SqlJournal(Journal):
         found: tuple[str | None, str | None] = self.rows(text, {"run": run_pk})[0]
         return found
 
-    def cancel_reason(self, run_id: str) -> str:
-        """One read by the unique run id."""
-        text = "SELECT cancel_reason FROM gnl_django_run WHERE run_id = %(run_id)s"
-        found = self.rows(text, {"run_id": run_id})
-        return found[0][0] if found else ""
+    def cancel_reason(self, rights: Sequence[Right]) -> str:
+        """One read by primary key for each right."""
+        for right in rights:
+            text = f"SELECT {right.reason} FROM {right.table} WHERE id = %(id)s"
+            for row in self.rows(text, {"id": right.id}):
+                if row[0]:
+                    return str(row[0])
+        return ""
 
     # writing steps
 
@@ -204,9 +207,10 @@ class SqlJournal(Journal):
         connection = self.connection
         return retrying(connection, lambda: self.change(text, {"key": key, "value": value})) == 1
 
-    def mark(self, key: str) -> str | None:
-        """One read by primary key."""
-        text = f"SELECT value FROM gnl_django_mark WHERE {self.KEY} = %(key)s"
+    def mark(self, key: str, *, latest: bool = False) -> str | None:
+        """One read by primary key; one that locks reads the latest version."""
+        lock = self.words.share if latest else ""
+        text = f"SELECT value FROM gnl_django_mark WHERE {self.KEY} = %(key)s{lock}"
         found = self.rows(text, {"key": key})
         return found[0][0] if found else None
 

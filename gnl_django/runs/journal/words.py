@@ -45,11 +45,12 @@ WORDS = {
         insert="INSERT IGNORE",
         unless_present="",
     ),
-    # One writer: BEGIN IMMEDIATE is the lock. julianday() would be 40 us out.
+    # One writer: BEGIN IMMEDIATE is the lock. julianday() would be 40 us out, and strftime rounds
+    # to milliseconds: whole seconds and the rest are reckoned apart.
     "sqlite": Words(
         after="(strftime('%%Y-%%m-%%d %%H:%%M:%%f', {{base}}, %({0})s) || '000')",
         duration=lambda seconds: f"{seconds:+.6f} seconds",
-        age="(strftime('%%s', {{now}}) - strftime('%%s', {0}) "
+        age="(strftime('%%s', substr({{now}}, 1, 19)) - strftime('%%s', substr({0}, 1, 19)) "
         "+ (substr({{now}}, 21) - substr({0}, 21)) / 1000000.0)",
         share="",
         update="",
