@@ -1,14 +1,14 @@
 """Fixtures of the fault tests of runs: the recorder knows of runs, the victims come in waves."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from gnl_django import Worker
 from gnl_django.core import leases
-from gnl_django.models import Job
-from gnl_django.runs import standing
+from gnl_django.models import Job, Run
 from tests.chaos.conftest import OPEN
 from tests.chaos.durable import Plan
 from tests.chaos.run import give
@@ -16,8 +16,10 @@ from tests.history import Recorder
 from tests.run_history import RunRecorder, install_run_audit, remove_run_audit
 from tests.support import wait_until
 
-#: Seconds of the lock of a run that stands alone.
-LOCK_TTL = 0.6
+#: Seconds of the leases and locks of those who are to die or freeze: longer than any stall of the
+#: machine. `vanish` ends them when their holders are gone.
+LONG = 30.0
+PAST = datetime(2020, 1, 1, tzinfo=UTC)
 
 Plans = Callable[..., int]
 Settle = Callable[..., None]
@@ -48,12 +50,13 @@ def give_plan(chaos_kinds: None, recorder: RunRecorder) -> Plans:
 
 @pytest.fixture
 def settle(chaos_kinds: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settle]:
-    """Run an honest worker of these queues in this process until no job is open."""
+    """Run an honest worker in this process until no job of whatever queue is open."""
     monkeypatch.setattr(leases, "MIN_TTL", 0.01)
     workers: list[Worker] = []
 
-    def work(queues: Sequence[str] = ("default",)) -> None:
-        honest = Worker(tuple(queues), concurrency=4, ttl=5.0, poll=0.02)
+    def work() -> None:
+        Job.objects.filter(state__in=OPEN).update(queue="default")
+        honest = Worker(concurrency=4, ttl=5.0, poll=0.02)
         workers.append(honest)
 
         def done() -> bool:
@@ -67,10 +70,10 @@ def settle(chaos_kinds: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settl
         honest.stop(5)
 
 
-@pytest.fixture
-def short_locks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the locks of runs that stand alone end soon."""
-    monkeypatch.setattr(standing, "LOCK_TTL", LOCK_TTL)
+def vanish() -> None:
+    """Let every lease and lock end: whoever holds one is gone."""
+    Job.objects.filter(state="running").update(lease_expires_at=PAST)
+    Run.objects.filter(lock_token__isnull=False).update(lock_expires_at=PAST)
 
 
 def plan_of(m: str, *parts: Any, **options: Any) -> Plan:

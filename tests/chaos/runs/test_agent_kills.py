@@ -14,7 +14,7 @@ from gnl_django import list_steps
 from gnl_django.models import Job
 from tests.chaos.conftest import Run
 from tests.chaos.durable import Ask
-from tests.chaos.runs.conftest import Plans, Settle
+from tests.chaos.runs.conftest import LONG, Plans, Settle, vanish
 from tests.chaos.runs.test_kills import WAVE
 from tests.checkers import check_all
 from tests.run_history import RunRecorder
@@ -49,12 +49,13 @@ def test_an_agent_killed_anywhere_charges_once_and_says_the_same_in_the_end(
             queue = f"{point}-{nth}"
             jobs[point, nth] = give_plan(Ask(m=queue), kind="chaos.agent", queue=queue)
             points = {point: f"kill@{nth}"}
-            victims.append(worker(queues=queue, failpoints=points, concurrency=1))
+            victims.append(worker(queues=queue, failpoints=points, concurrency=1, ttl=LONG))
         for victim in victims:
             assert victim.wait(30) == -signal.SIGKILL, victim.output()
             killed.add(str(victim.pid))
-    settle([f"{point}-{nth}" for point, nth in KILLS])
-    history = recorder.history(faulted=True, killed=killed, ttl=0.5)
+    vanish()
+    settle()
+    history = recorder.history(faulted=True, killed=killed)
     fires = Counter((r["run"], r["key"].partition("#")[0]) for r in history.told("fire"))
     for (point, nth), job_id in jobs.items():
         run_id, place = f"job:{job_id}", (point, nth)

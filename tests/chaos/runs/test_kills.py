@@ -19,7 +19,7 @@ from gnl_django.models import Job
 from tests.chaos import durable
 from tests.chaos.conftest import Run
 from tests.chaos.durable import Part, Plan
-from tests.chaos.runs.conftest import LOCK_TTL, Plans, Settle
+from tests.chaos.runs.conftest import LONG, Plans, Settle, vanish
 from tests.checkers import check_all
 from tests.procs import Proc
 from tests.run_history import RunRecorder
@@ -140,10 +140,11 @@ def test_a_worker_killed_at_any_point_of_a_step_leaves_what_the_crash_table_says
 
     def start(scene: Scene) -> Proc:
         points = scene.failpoints("complete.updated")
-        return worker(queues=scene.name, failpoints=points, concurrency=1)
+        return worker(queues=scene.name, failpoints=points, concurrency=1, ttl=LONG)
 
     killed = in_waves(SCENES, start)
-    settle([scene.name for scene in SCENES])
+    vanish()
+    settle()
     assert_table(counts(recorder, runs), SCENES)
     states = dict(Job.objects.values_list("id", "state"))
     for scene in SCENES:
@@ -155,11 +156,11 @@ def test_a_worker_killed_at_any_point_of_a_step_leaves_what_the_crash_table_says
             assert retry_job(job) == job
         else:
             assert states[job] == "succeeded", scene.name
-    settle([scene.name for scene in SCENES if scene.expected[2]])
+    settle()
     assert set(Job.objects.values_list("state", flat=True)) == {"succeeded"}
     for run_id in runs.values():
         assert [step.key for step in list_steps(run_id)] == ["first", "target", "last"]
-    check_all(recorder.history(faulted=True, killed=killed, ttl=0.5)).assert_green()
+    check_all(recorder.history(faulted=True, killed=killed)).assert_green()
 
 
 def enter(scene: Scene) -> Any:
@@ -178,16 +179,15 @@ def enter(scene: Scene) -> Any:
 
 @pytest.mark.row("runs", "D20", "D26", "D40", "D55", "D56")
 @pytest.mark.row("guarantees", "G4")
-def test_a_run_that_stands_alone_survives_the_same_kills(
-    run: Run, recorder: RunRecorder, short_locks: None
-) -> None:
+def test_a_run_that_stands_alone_survives_the_same_kills(run: Run, recorder: RunRecorder) -> None:
     runs = {scene.name: scene.name for scene in SCENES}
 
     def start(scene: Scene) -> Proc:
         points = scene.failpoints("run.final")
-        return run("stand", scene.name, scene.plan.model_dump(), LOCK_TTL, failpoints=points)
+        return run("stand", scene.name, scene.plan.model_dump(), LONG, failpoints=points)
 
     killed = in_waves(SCENES, start)
+    vanish()
     ends = {scene.name: enter(scene) for scene in SCENES}
     assert_table(counts(recorder, runs), SCENES)
     for scene in SCENES:

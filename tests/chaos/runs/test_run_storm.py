@@ -17,7 +17,7 @@ from gnl_django.models import Job, Run, Step
 from tests.chaos.conftest import OPEN, counted
 from tests.chaos.conftest import Run as Start
 from tests.chaos.durable import Part, Plan
-from tests.chaos.runs.conftest import Plans, Settle
+from tests.chaos.runs.conftest import LONG, Plans, Settle, vanish
 from tests.chaos.runs.test_kills import MODES, ROUNDS, TABLE, WAVE, Scene
 from tests.chaos.test_nemesis import KILLS_EVERY, SECONDS, SEED, TTL, Fleet
 from tests.checkers import check_all
@@ -107,23 +107,21 @@ def test_an_atomic_step_killed_many_times_at_each_point_has_one_effect(
 ) -> None:
     scenes = [Scene(point, "atomic") for point in TABLE if "atomic" in TABLE[point]]
     killed: set[str] = set()
-    queues: list[str] = []
     kills = [(scene, turn) for turn in range(20 * ROUNDS) for scene in scenes]
     for at in range(0, len(kills), WAVE):
         victims = []
         for scene, turn in kills[at : at + WAVE]:
-            queues.append(f"{scene.name}-{turn}")
-            give_plan(scene.plan, queue=queues[-1])
+            queue = f"{scene.name}-{turn}"
+            give_plan(scene.plan, queue=queue)
             points = scene.failpoints("complete.updated")
-            victims.append(worker(queues=queues[-1], failpoints=points, concurrency=1))
+            victims.append(worker(queues=queue, failpoints=points, concurrency=1, ttl=LONG))
         for victim in victims:
             assert victim.wait(30) == -signal.SIGKILL, victim.output()
             killed.add(str(victim.pid))
-    for at in range(0, len(queues), 50):
-        Job.objects.filter(queue__in=queues[at : at + 50]).update(queue="default")
+    vanish()
     settle()
     assert set(Job.objects.values_list("state", flat=True)) == {"succeeded"}
-    history = recorder.history(faulted=True, killed=killed, ttl=0.5)
+    history = recorder.history(faulted=True, killed=killed)
     assert len(history.run_effects) == len(set(history.run_effects)) == len(kills)
     check_all(history).assert_green()
     counted.append(f"durable runs on {vendor()}: {len(kills)} kills of atomic steps, all once")

@@ -5,18 +5,17 @@ Whatever it was about to write is refused, and of two executors never both recor
 
 import threading
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from gnl_django import get_run, list_steps
 from gnl_django.errors import RunBusy, StaleClaim
-from gnl_django.models import Job, Run, Step
+from gnl_django.models import Job, Step
 from tests.chaos import durable
 from tests.chaos.conftest import Run as Start
 from tests.chaos.durable import Part
-from tests.chaos.runs.conftest import Plans, plan_of
+from tests.chaos.runs.conftest import LONG, Plans, plan_of, vanish
 from tests.chaos.runs.test_kills import MODES, ROUNDS
 from tests.checkers import check_all
 from tests.run_history import RunRecorder
@@ -24,7 +23,6 @@ from tests.support import vendor, wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-PAST = datetime(2020, 1, 1, tzinfo=UTC)
 #: Where the holder freezes, in which mode of step -> (bodies, effects) when all is over.
 FREEZES = {
     ("step.begin", "plain"): (2, 2),
@@ -64,11 +62,11 @@ def test_a_worker_that_wakes_inside_a_step_after_its_lease_records_nothing(
         jobs[point, mode] = give_plan(plan_of(name, target), queue=name)
         # A lease so long that its renewal, which locks the row, is not what is frozen.
         zombies[point, mode] = worker(
-            queues=name, failpoints={point: "stop@1"}, concurrency=1, ttl=30
+            queues=name, failpoints={point: "stop@1"}, concurrency=1, ttl=LONG
         )
     for zombie in zombies.values():
         zombie.wait_stopped()
-    Job.objects.filter(state="running").update(lease_expires_at=PAST)
+    vanish()
     queues = ",".join(f"{point}-{mode}" for point, mode in jobs)
     other = worker(queues=queues, ttl=30, max_poll=0.1)
     wait_until(
@@ -102,7 +100,7 @@ def test_a_worker_that_wakes_inside_a_step_after_its_lease_records_nothing(
     other.term()
     assert other.wait() == 0
     stopped = {str(zombie.pid) for zombie in zombies.values()}
-    check_all(recorder.history(faulted=True, stopped=stopped, ttl=30)).assert_green()
+    check_all(recorder.history(faulted=True, stopped=stopped)).assert_green()
 
 
 @pytest.mark.row("runs", "D39", "D40")
@@ -111,13 +109,13 @@ def test_a_process_that_wakes_in_a_run_that_stands_alone_records_nothing(
 ) -> None:
     plan = plan_of("frozen", Part(name="target"), Part(name="last"))
     zombie = run(
-        "stand", "frozen", plan.model_dump(), 30.0, failpoints={"step.effect_done": "stop@1"}
+        "stand", "frozen", plan.model_dump(), LONG, failpoints={"step.effect_done": "stop@1"}
     )
     zombie.wait_stopped()
     with pytest.raises(RunBusy) as busy:
         durable.stand("frozen", plan)
-    assert 0 < busy.value.retry_in <= 30
-    Run.objects.update(lock_expires_at=PAST)
+    assert 0 < busy.value.retry_in <= LONG
+    vanish()
     values = durable.stand("frozen", plan)
     zombie.cont()
     assert zombie.wait() == 1
@@ -172,7 +170,7 @@ def test_of_two_executors_that_record_at_once_one_is_refused(
     old = threading.Thread(target=execute, args=["old"])
     old.start()
     assert meeting.arrived.wait(20)
-    Run.objects.update(lock_expires_at=PAST)
+    vanish()
     new = threading.Thread(target=execute, args=["new"])
     new.start()
     for thread in (old, new):
