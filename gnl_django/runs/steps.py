@@ -30,10 +30,10 @@ CLAIM_TTL = 60
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A user's function, to be called by the driver; `info` while it is a step's body."""
+    """A user's function, to be called by the driver: the body of a step, or its `recover`."""
 
     function: Callable[[], Any]
-    info: StepInfo | None = None
+    info: StepInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,8 @@ def _side_effect(
             claim = _claim(entry, place, how, found)
         else:
             recover = _recover_of(place, found, how)
-            answer = yield Call(partial(recover, entry.info(place.key)))
+            info = entry.info(place.key)
+            answer = yield Call(partial(recover, info), info)
             done, output = _answer(place, answer)
             if done:
                 text = _encode(place, output)
@@ -184,13 +185,14 @@ def _side_effect(
             return (yield from _claimed(entry, place, body, how, *claim))
         # Somebody else was quicker: look again.
         found = entry.journal.step(run_pk, place.key)
+        if found is None:  # then the run is gone
+            raise StepUnresolved(place.key, "gone")
 
 
 def _claim(
     entry: Entry, place: Place, how: Options, found: Recorded | None
 ) -> tuple[int, str] | None:
     """Write our claim before the body; None when somebody else was quicker."""
-    entry.journal.refuse_transaction()
     token = new_token()
     new = _new(entry, place, "side_effect", token=token, ttl=how.claim_ttl)
     if found is None:
@@ -242,7 +244,7 @@ def _claimed(
     failpoints.hit("step.effect_done")
     try:
         text = _encode(place, value)
-    except InvalidPayload as error:
+    except Exception as error:  # a user's own class may raise anything
         _give_up(entry, step_pk, token, "failed", text_of(error))
         raise
     if not entry.took(entry.journal.record(step_pk, token, text, entry.rights)).changed:

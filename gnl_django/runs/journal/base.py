@@ -151,18 +151,6 @@ class Journal(ABC):
 
         return retrying(self.connection, once)
 
-    def refuse_transaction(self) -> None:
-        """Raise RuntimeError inside the caller's atomic block, but for a test's.
-
-        A claim in there would not be committed before its body begins (R17).
-        """
-        blocks: list[Any] = self.connection.atomic_blocks
-        if blocks and not blocks[-1]._from_testcase:
-            raise RuntimeError(
-                "a side_effect step cannot be begun inside atomic(): "
-                "a crash would take its claim back, and the effect could happen twice"
-            )
-
     # entering and leaving
 
     @abstractmethod
@@ -172,6 +160,10 @@ class Journal(ABC):
         Takes `lock` when it is free or has our holder's name. None: a right is lost. A row that
         was not entered says why: its state, or `busy_for`.
         """
+
+    @abstractmethod
+    def has(self, run_pk: int) -> bool:
+        """Tell whether a run is there."""
 
     @abstractmethod
     def steps(self, run_pk: int, after: tuple[int, int]) -> list[Recorded]:
