@@ -17,7 +17,7 @@ from gnl_django.core import failpoints
 from gnl_django.core.db import in_callers_block
 from gnl_django.core.leases import new_token
 from gnl_django.core.raised import text_of
-from gnl_django.errors import InvalidPayload, StepInFlight, StepUnresolved
+from gnl_django.errors import StepInFlight, StepUnresolved
 from gnl_django.runs import values
 from gnl_django.runs.entry import Entry, Place, StepInfo, body_of
 from gnl_django.runs.journal.base import NewStep, Recorded

@@ -51,9 +51,7 @@ class Body:
 
 def entry(run_id: str = RUN, *, org: str = "", signal: Revocation | None = None) -> Entry:
     """Return an entry without rights, not entered yet."""
-    return Entry(
-        run_id, journal_for("default"), rights=(), signal=signal or Revocation(), org=org
-    )
+    return Entry(run_id, journal_for("default"), rights=(), signal=signal or Revocation(), org=org)
 
 
 def executor(run_id: str = RUN, *, strict: bool = True, **options: Any) -> RunContext:

@@ -150,7 +150,7 @@ def test_an_async_handler_has_the_same_steps_and_its_database_is_never_on_the_lo
             await ctx.frozen("f", Body("frozen")),
         ]
         if ctx.attempt == 1:
-            raise OSError
+            raise ConnectionError
         return found
 
     job_id = declare("t.async", handle, retry_delay=0, max_attempts=2).enqueue()
@@ -189,7 +189,7 @@ def test_steps_of_a_sync_handler_may_be_called_by_its_threads(
 
         found = ctx.run(work, strict=False)
         if ctx.attempt == 1:
-            raise OSError
+            raise ConnectionError
         return found
 
     job_id = declare("t.threads", handle, retry_delay=0, max_attempts=2).enqueue()
@@ -333,10 +333,10 @@ def test_a_handler_that_is_tried_once_has_its_steps_and_leaves_no_rows(declare: 
     told: list[Any] = []
 
     def handle(payload: Any, ctx: JobContext) -> Any:
-        with pytest.raises(OSError):
-            ctx.step("fails", Body(OSError()), side_effect=True)
-        with pytest.raises(OSError):
-            ctx.step("fails", Body(OSError()), atomic=True)
+        with pytest.raises(ConnectionError):
+            ctx.step("fails", Body(ConnectionError()), side_effect=True)
+        with pytest.raises(ConnectionError):
+            ctx.step("fails", Body(ConnectionError()), atomic=True)
         return [
             ctx.step("s", lambda: told.append(current_step()) or (1, 2)),
             ctx.step("s", Body("two"), side_effect=True, recover=Body("never")),

@@ -210,7 +210,7 @@ def test_a_step_after_the_handlers_end_writes_nothing(
     make_worker().run_once()
     body = Body()
     for how in MODES:
-        with pytest.raises(Exception, match="somebody else|revoked"):
+        with pytest.raises(Exception, match=r"somebody else|revoked"):
             aside(lambda how=how: kept[0].step("late", body, **how)).result()
     assert (keys_of(f"job:{job_id}"), body.count) == (["first"], 1)
 

@@ -38,7 +38,6 @@ from tests.conformance.helpers import DEADLINE, MOMENT, columns_of, job_of, stat
 from tests.conformance.support_runs import (
     RUN,
     Body,
-    executor,
     journal_statements,
     keys_of,
     make_run,
@@ -633,8 +632,8 @@ def test_a_run_belongs_to_its_jobs_organization_and_a_lone_one_to_its_first_writ
         "theirs None": "other",
     }
     assert sorted(map(str, seen)) == ["None", "None", "acme", "acme", "other", "other"]
-    with pytest.raises(OSError):
-        run_durable(RUN, Body(OSError()), org="first")
+    with pytest.raises(ConnectionError):
+        run_durable(RUN, Body(ConnectionError()), org="first")
     run_durable(RUN, Body(), org="second")
     assert get_run(RUN).org == "first"  # type: ignore[union-attr]
 
