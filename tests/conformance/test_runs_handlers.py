@@ -2,14 +2,17 @@
 
 import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import connections
 
 from gnl_django import (
     AsyncRunContext,
     ExecutionRevoked,
+    InvalidPayload,
     JobContext,
     PermanentFailure,
     RunContext,
@@ -170,10 +173,6 @@ def test_an_async_handler_has_the_same_steps_and_its_database_is_never_on_the_lo
 def test_steps_of_a_sync_handler_may_be_called_by_its_threads(
     declare: Declare, make_worker: MakeWorker
 ) -> None:
-    from concurrent.futures import ThreadPoolExecutor
-
-    from django.db import connections
-
     bodies = Body()
 
     def handle(payload: Any, ctx: JobContext) -> Any:
@@ -385,8 +384,6 @@ def test_the_rules_of_steps_hold_in_a_trial(declare: Declare) -> None:
             ctx.step("outer", lambda: ctx.step("inner", Body()))
         with pytest.raises(TypeError):
             ctx.step("a", Body(), atomic=True, side_effect=True)
-        from gnl_django import InvalidPayload
-
         with pytest.raises(InvalidPayload):
             ctx.step("a", Body({1}))
         ctx.signal.revoke("timeout")

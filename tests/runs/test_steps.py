@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from django.db import OperationalError
 
-from gnl_django import ExecutionRevoked
+from gnl_django import ExecutionRevoked, run_durable
 from gnl_django.models import Run
 from gnl_django.runs import steps
 from gnl_django.runs.steps import PLAIN, Call, NotBegun, Options
@@ -79,8 +79,6 @@ def test_a_claim_that_cannot_be_given_up_waits_for_its_ttl(
 def test_a_body_that_fails_after_its_right_was_lost_is_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from gnl_django import run_durable
-
     def work(run: Any) -> None:
         def body() -> None:
             Run.objects.update(lock_token="f" * 32)
