@@ -11,7 +11,9 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 from testproject.servers import mariadb_missing
@@ -40,7 +42,7 @@ def main(argv: list[str] | None = None) -> int:
         name: [*python, *tool, f"--db={name}", "-m", options.marks, *arguments]
         for name in databases
     }
-    with tempfile.TemporaryDirectory() as directory:
+    with told() as figures, tempfile.TemporaryDirectory() as directory:
         if options.jobs > 1:
             results = side_by_side(commands, options.jobs, Path(directory))
         else:
@@ -48,6 +50,8 @@ def main(argv: list[str] | None = None) -> int:
                 name: in_turn(name, command, Path(directory)) for name, command in commands.items()
             }
         texts = {path.name: path.read_text() for path in sorted(Path(directory).iterdir())}
+    if figures:
+        print("\n" + "\n".join(figures))
     # Nothing anywhere is no success: a misspelt argument looks like that.
     allowed = {0, NOTHING_COLLECTED} if 0 in results.values() else {0}
     failed = [name for name, code in results.items() if code not in allowed]
@@ -61,6 +65,17 @@ def main(argv: list[str] | None = None) -> int:
         + (f"FAILED on {', '.join(failed)}" if failed else f"passed on {', '.join(databases)}")
     )
     return 1 if failed or (left_out and in_ci()) else 0
+
+
+@contextmanager
+def told() -> Iterator[list[str]]:
+    """Collect the lines that the fault tests of all runs want to be read at the end."""
+    lines: list[str] = []
+    with tempfile.NamedTemporaryFile("r") as file:
+        os.environ["GNL_CHAOS_REPORT"] = file.name
+        yield lines
+        del os.environ["GNL_CHAOS_REPORT"]
+        lines += file.read().splitlines()
 
 
 def choose() -> tuple[list[str], str]:

@@ -18,6 +18,7 @@ from django.db import connections
 from gnl_django import conf
 from gnl_django.core.backoff import Growing
 from gnl_django.core.db import listen, send_notification, shares_sessions
+from gnl_django.core.lifelines import impatient
 from gnl_django.core.loop import ERROR_WAIT_FIRST, ERROR_WAIT_LONGEST
 
 logger = logging.getLogger(__name__)
@@ -114,6 +115,7 @@ class Listener:
 
     def _connect(self, wrapper: Any) -> None:
         wrapper.settings_dict["OPTIONS"].pop("pool", None)  # for as long as we listen
+        impatient(wrapper)
         wrapper.connect()
         if conf.settings().NOTIFY is None and shares_sessions(wrapper):
             raise RuntimeError("a pooler stands before the server")

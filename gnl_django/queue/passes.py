@@ -69,6 +69,15 @@ class Driver:
         """Jobs this driver has claimed and not settled."""
         return self._settling.open
 
+    @property
+    def running(self) -> int:
+        """Jobs of this driver whose handlers have not been seen to end."""
+        return self._settling.running
+
+    def abandon(self) -> None:
+        """Give up outcomes that cannot be written: they count as lost, their leases run out."""
+        self._settling.abandon()
+
     def look_again(self) -> None:
         """Promote with the next pass whenever it was done last: a job for later has come."""
         self._upkeep_at = 0.0

@@ -1,11 +1,12 @@
 """After the handlers: what became of each outcome, told to everybody whom it concerns.
 
 Used by `queue.passes`, which sends the outcomes to the store. An outcome stays pending until the
-store has answered for it or the lease is lost (queue.md R27, R33, R34).
+store has answered for it or the lease is lost (queue.md R27, R33, R34). One that counts as lost may
+have been written by a COMMIT whose answer was lost: the row is asked (R66).
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from gnl_django.core.heartbeat import Heartbeat
 from gnl_django.queue.execution import Execution
@@ -19,6 +20,8 @@ from gnl_django.queue.tracing import end_span
 logger = logging.getLogger(__name__)
 
 OnError = Callable[[BaseException, JobSummary | None], object]
+#: `Store.recorded`: what outcomes have left in rows that are no longer ours.
+Recorded = Callable[[Sequence[Outcome]], dict[tuple[int, str], str]]
 
 
 Roster = dict[tuple[int, str], Execution]
@@ -36,6 +39,7 @@ class Settling:
         heartbeat: Heartbeat,
         roster: Roster,
         on_error: OnError | None,
+        recorded: Recorded,
         *,
         using: str,
     ) -> None:
@@ -43,9 +47,15 @@ class Settling:
         self._heartbeat = heartbeat
         self._roster = roster
         self._on_error = on_error
+        self._recorded = recorded
         self._using = using
         self._pending: Roster = {}
         self.open = 0
+
+    @property
+    def running(self) -> int:
+        """Jobs of this driver whose handlers have not been seen to end."""
+        return self.open - len(self._pending)
 
     @property
     def reporting(self) -> bool:
@@ -60,29 +70,39 @@ class Settling:
     def outcomes(self, ended: Sequence[Execution], most: int) -> list[Outcome]:
         """Take what has ended; return up to `most` outcomes to be written, lost ones left out."""
         self._pending.update({_key(execution): execution for execution in ended})
-        for execution in list(self._pending.values()):
-            if execution.lost:  # and dropped by the heartbeat already
-                self._lost(execution)
+        self._close((e, None) for e in list(self._pending.values()) if e.lost)
         chosen = list(self._pending.values())[:most]
         return [execution.outcome for execution in chosen if execution.outcome is not None]
 
     def settled(self, answers: Sequence[Settled]) -> None:
         """Pass on what the store did. Locked rows stay pending and are tried again."""
+        self._close((self._pending[a.id, a.token], a.state) for a in answers if not a.locked)
+
+    def _close(self, ends: Iterable[tuple[Execution, str | None]]) -> None:
+        """Let executions leave with the states written; with None unless the row says otherwise."""
         failed: list[Execution] = []
-        settled = [answer for answer in answers if not answer.locked]
-        self._heartbeat.drop([self._pending[a.id, a.token].lease for a in settled])
-        for answer in settled:
-            execution = self._pending[answer.id, answer.token]
-            if answer.state is None:
+        ended = list(ends)
+        unanswered = [e.outcome for e, state in ended if state is None and e.outcome is not None]
+        written = self._recorded(unanswered) if unanswered else {}
+        self._heartbeat.drop([execution.lease for execution, _ in ended])
+        for execution, answer in ended:
+            state = answer or written.get(_key(execution))
+            if state is None:
                 self._lost(execution)
                 continue
-            self._leave(execution, *counters_of(execution, answer.state))
-            tell_of_end(execution, answer.state, using=self._using)
-            if answer.state != "canceled" and _failed(execution):
-                _say_failed(execution, answer.state)
+            self._leave(execution, *counters_of(execution, state))
+            tell_of_end(execution, state, using=self._using)
+            if state != "canceled" and _failed(execution):
+                _say_failed(execution, state)
                 failed.append(execution)
         if failed and self._on_error is not None:
             self._report(self._on_error, failed)
+
+    def abandon(self) -> None:
+        """Give up what has ended and cannot be written; the leases run out."""
+        self._heartbeat.drop([execution.lease for execution in self._pending.values()])
+        for execution in list(self._pending.values()):
+            self._lost(execution)
 
     def reaped(self, jobs: Sequence[Reaped]) -> None:
         """Count and announce what reap took back."""

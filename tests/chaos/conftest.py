@@ -1,5 +1,6 @@
 """Fixtures of the fault tests: the zygote, the recorder, the kinds, and their end."""
 
+import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ from gnl_django.queue.kinds import JobKind
 from gnl_django.queue.options import kinds
 from tests.chaos import telling
 from tests.chaos.run import give, mark
+from tests.checkers import TOTALS
 from tests.history import ClientLog, Recorder, install_audit, remove_audit
 from tests.procs import Proc
 from tests.support import wait_until
@@ -31,9 +33,20 @@ Give = Callable[..., Any]
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Print what the storms have counted."""
-    for line in counted:
+    """Print what the storms have counted, and the sum over all fault tests.
+
+    With GNL_CHAOS_REPORT also into that file, from which `tests.run` prints it at its end.
+    """
+    if not TOTALS["histories"]:
+        return
+    names = ("histories", "jobs", "starts", "kills", "stale", "lost", "doubled")
+    figures = ", ".join(f"{name} {TOTALS[name]:,}" for name in names)
+    lines = [*counted, f"all fault tests on {connection.vendor}: {figures}"]
+    for line in lines:
         terminalreporter.write_line(line)
+    if path := os.environ.get("GNL_CHAOS_REPORT"):
+        with Path(path).open("a") as report:
+            report.write("".join(f"{line}\n" for line in lines))
 
 
 @pytest.fixture(scope="session")

@@ -9,12 +9,9 @@ from typing import Any
 import pytest
 
 from gnl_django.core import failpoints
-from gnl_django.core.leases import new_token
 from gnl_django.models import Attempt, Job
-from gnl_django.queue.store import store_for
-from gnl_django.queue.store.base import ClaimRequest
 from tests.chaos.conftest import TTL, Give, Run
-from tests.chaos.run import mark
+from tests.chaos.run import claim_and_vanish, mark
 from tests.checkers import check_all
 from tests.history import Recorder
 from tests.support import vendor, wait_until
@@ -38,7 +35,7 @@ SCENES = {
     "promote": Scene(options=(("delay", 0.02),)),
     "claim": Scene(),
     "handler": Scene(),
-    "renew": Scene("wait", ttl=SLOW),
+    "renew": Scene("wait", (("seconds", 3.0),), ttl=SLOW),
     "complete": Scene(),
     "retry": Scene("fail"),
     "bury": Scene("bury"),
@@ -65,10 +62,7 @@ def assert_holds(recorder: Recorder, **known: Any) -> None:
 def expire_a_claim(give_job: Give, **options: Any) -> int:
     """Claim a job for somebody who is gone already."""
     job: int = give_job("expired", **options)
-    request = ClaimRequest(
-        "default", ("chaos.work",), 1, "", True, (), new_token(), 0.001, "gone", None
-    )
-    assert len(store_for("default").claim(request).rows) == 1
+    claim_and_vanish()
     return job
 
 
@@ -97,7 +91,7 @@ def test_a_worker_killed_at_a_fail_point_loses_and_doubles_nothing(
         victim.term()
     # A point may be passed fewer than n times: then an honest end is fine too.
     wait_until(
-        lambda: not victim.running or (nth > 1 and not Job.objects.exclude(finished_at=None)),
+        lambda: not victim.running or (nth > 1 and not Job.objects.filter(finished_at=None)),
         40,
         describe=victim.output,
     )

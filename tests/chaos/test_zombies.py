@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gnl_django.models import Job
+from gnl_django.models import Job, Process
 from tests.chaos.conftest import Give, Run
 from tests.checkers import Report, check_all
 from tests.history import Recorder
@@ -77,3 +77,33 @@ def test_a_frozen_worker_that_wakes_after_its_lease_changes_nothing_and_goes_on(
 
 def test_the_checkers_see_a_settle_that_does_not_name_the_token(zombie_round: Round) -> None:
     assert zombie_round("complete.begin", "complete_without_token").red >= {"Q6", "Q7"}
+
+
+@pytest.mark.row("queue", "C79")
+@pytest.mark.row("reliability", "7")
+def test_a_handler_that_keeps_the_gil_beyond_the_lease_is_told_and_its_result_refused(
+    worker: Run, give_job: Give, recorder: Recorder
+) -> None:
+    """F17: no thread of that process can renew meanwhile; the fence holds all the same."""
+    os.mkfifo(recorder.directory / "hog")
+    hog = worker(ttl=LEASE, max_poll=0.1, concurrency=1)
+    # From then on it only reads when there is nothing to do: it will stand still without a lock.
+    wait_until(Process.objects.exists, 40, describe=hog.output)
+    job = give_job("gated", "hog")
+    wait_until(lambda: len(starts(recorder)) == 1, 40, describe=hog.output)
+    other = worker(ttl=30, max_poll=0.05)
+    wait_until(lambda: Job.objects.get(id=job).state == "succeeded", 40, describe=other.output)
+    other.term()
+    assert other.wait() == 0, other.output()
+    assert [record["attempt"] for record in starts(recorder)] == [1, 2]
+    assert not recorder.history().told("revoked")  # it cannot even be told
+    after = give_job("after")
+    (recorder.directory / "hog").open("w").close()
+    wait_until(lambda: Job.objects.get(id=after).state == "succeeded", 40, describe=hog.output)
+    hog.term()
+    assert hog.wait() == 0, hog.output()
+    assert [record["why"] for record in recorder.history().told("revoked")] == ["lease-lost"]
+    assert Job.objects.get(id=job).attempt == 2
+    report = check_all(recorder.history(faulted=True, stopped={str(hog.pid)}, ttl=LEASE))
+    report.assert_green()
+    assert report.counts["stale"] == 1

@@ -7,7 +7,7 @@ from threading import Event
 from typing import Any
 
 import pytest
-from django.db import transaction
+from django.db import connection, transaction
 
 from gnl_django import JobContext, cancel_job, enqueue
 from gnl_django.core import clock, failpoints, leases
@@ -122,6 +122,56 @@ def test_one_or_two_renewals_that_fail_revoke_nothing(
         assert worker.run_once() == 1
         assert worker.metrics().completed == 1
     assert seen == [(1, None)]
+    assert (only(job).state, lost_rows(job)) == ("succeeded", [])
+
+
+KILL = {
+    "postgresql": ("SELECT pg_backend_pid()", "SELECT pg_terminate_backend({})"),
+    "mysql": ("SELECT CONNECTION_ID()", "KILL {}"),
+}
+
+
+def lose_this_connection() -> None:
+    """Let the server end this thread's session; on SQLite close it below Django's feet."""
+    connection.ensure_connection()
+    if vendor() == "sqlite":
+        raw: Any = connection.connection
+        raw.close()
+        return
+    ask, kill = KILL[vendor()]
+    with connection.cursor() as cursor:
+        cursor.execute(ask)
+        (session,) = cursor.fetchone()
+    with s.threads() as go:
+        go(lambda: connection.cursor().execute(kill.format(session))).result(s.DEADLINE)
+
+
+@pytest.mark.row("queue", "C78")
+@pytest.mark.django_db(transaction=True)
+def test_a_heartbeat_whose_connection_is_killed_connects_again_and_revokes_nothing(
+    declare: Declare, failpoint: Failpoint, quick_beats: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    beats = Beats(failpoint)
+    kills, seen = iter([False, True]), []
+
+    def begin() -> None:
+        beats.sent += 1
+        if next(kills, False):
+            lose_this_connection()
+
+    def work(payload: Any, ctx: JobContext) -> None:
+        wait_until(lambda: beats.good >= 3 or ctx.signal.revoked, describe=lambda: vars(beats))
+        seen.append((ctx.attempt, ctx.signal.why))
+
+    declare(s.KIND, work)
+    failpoint("renew.begin", begin)
+    job = enqueue(s.KIND)
+    with s.employed() as worker:
+        assert worker.run_once() == 1
+        assert (worker.metrics().completed, worker.metrics().lost) == (1, 0)
+    assert seen == [(1, None)]
+    assert beats.sent > beats.good
+    assert "Renewal of 1 leases failed" in caplog.text
     assert (only(job).state, lost_rows(job)) == ("succeeded", [])
 
 

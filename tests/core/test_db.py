@@ -279,6 +279,7 @@ def test_a_transaction_of_ours_takes_the_write_lock_when_it_begins() -> None:
         with own_transaction(connection), pytest.raises(sqlite3.OperationalError, match="locked"):
             other.execute("BEGIN IMMEDIATE")
         assert wrapper.transaction_mode == "DEFERRED"
+        other.execute("PRAGMA busy_timeout = 30000")
         other.execute("BEGIN IMMEDIATE")
     finally:
         other.close()

@@ -102,6 +102,19 @@ def test_a_job_that_somebody_else_has_by_now_is_left_alone(stopping: Stopping) -
     assert stopping.ledger.snapshot().lost == 1
 
 
+def test_an_outcome_that_is_written_already_though_nobody_said_so_counts_as_what_it_is(
+    stopping: Stopping,
+) -> None:
+    (job,) = s.add(["a"])
+    execution = stopping.running()
+    execution.outcome = s.succeed(execution.row, execution.lease.token)
+    s.store().settle([execution.outcome])  # and the answer to its COMMIT is lost
+    stopping.give_back()
+    assert s.states() == {job: "succeeded"}
+    metrics = stopping.ledger.snapshot()
+    assert (metrics.completed, metrics.lost) == (1, 0)
+
+
 def test_a_handler_gets_a_moment_to_notice_and_no_longer_than_it_needs(
     stopping: Stopping,
 ) -> None:

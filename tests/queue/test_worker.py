@@ -6,14 +6,14 @@ from threading import Barrier, Event, Lock
 from typing import Any
 
 import pytest
-from django.db import connection, transaction
+from django.db import OperationalError, connection, transaction
 
-from gnl_django import JobContext, NewJob, UnknownKind, Worker, enqueue, enqueue_many
+from gnl_django import JobContext, NewJob, UnknownKind, Worker, cancel_job, enqueue, enqueue_many
 from tests.conformance import support_claim as s
-from tests.conformance.conftest import Declare, FailPoint, failpoint
+from tests.conformance.conftest import Declare, FailPoint, failpoint, finished
 from tests.support import vendor, wait_until
 
-__all__ = ["failpoint"]
+__all__ = ["failpoint", "finished"]
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -164,24 +164,54 @@ def test_an_outcome_outlives_the_control_connection_and_the_handler_runs_once(
     assert starts == [1]
 
 
-def test_an_error_of_run_once_that_is_not_the_databases_reaches_the_caller(
-    declare: Declare, failpoint: FailPoint
+# a COMMIT that nobody answers
+
+
+class Unanswered(OperationalError):
+    """What Django raises when the connection goes while a COMMIT is under way."""
+
+
+@pytest.mark.parametrize("how", ["run_once", "start"])
+@pytest.mark.parametrize("ending", ["complete", "retry", "bury", "cancel"])
+def test_a_settle_whose_commit_nobody_answered_counts_as_what_the_row_says(
+    declare: Declare, failpoint: FailPoint, finished: list[Any], ending: str, how: str
 ) -> None:
-    declare(s.KIND)
+    counted = {
+        "complete": ("completed", "succeeded"),
+        "retry": ("retried", "scheduled"),
+        "bury": ("dead_lettered", "dead"),
+        "cancel": ("canceled", "canceled"),
+    }
+    errors: list[Any] = []
 
-    failures = iter([True])
+    def work(payload: Any, ctx: JobContext) -> None:
+        if ending == "cancel":
+            cancel_job(ctx.job_id)
+        elif ending != "complete":
+            raise ValueError("no")
 
-    def strike() -> None:
-        if next(failures, False):
-            raise RuntimeError("a fault of ours")
+    def unanswered() -> None:
+        if next(losses, False):
+            driver = type("OperationalError", (Exception,), {"__module__": "psycopg.errors"})
+            raise Unanswered("server closed the connection") from driver("gone")
 
-    failpoint("complete.begin", strike)
+    losses = iter([True])
+    declare(s.KIND, work, max_attempts=1 if ending == "bury" else 5)
+    # A cancel that nobody has told of is found by the settle of a success.
+    failpoint("complete.committed" if ending == "cancel" else f"{ending}.committed", unanswered)
     job = enqueue(s.KIND)
-    with s.employed() as worker:
-        with pytest.raises(RuntimeError, match="a fault of ours"):
+    counter, state = counted[ending]
+    with s.employed(poll=0.05, on_error=lambda *args: errors.append(args)) as worker:
+        if how == "run_once":
             worker.run_once()
-        assert worker.stop(0) is False
-    assert s.states()[job] == "succeeded"  # the stop has written what was known
+        else:
+            worker.start()
+        wait_until(lambda: worker.metrics().runs == 1 and worker.holding() == 0)
+        metrics = worker.metrics()
+        assert (getattr(metrics, counter), metrics.lost) == (1, 0)
+    assert s.states()[job] == state
+    assert len([told for told in errors if told[1] is not None]) == int(ending in {"retry", "bury"})
+    assert [told["state"] for told in finished] == [state] * (state != "scheduled")
 
 
 # wake-up, rest, overlapping calls

@@ -265,6 +265,33 @@ class Store(ABC):
             found = [row[0] for row in cursor.fetchall()]
         self.settle([Outcome(i, token, "ready", refund=True, recorded="released") for i in found])
 
+    def recorded(self, outcomes: Sequence[Outcome]) -> dict[tuple[int, str], str]:
+        """Return by (id, token) the states that those of `outcomes` have left in their rows.
+
+        For claims that are no longer ours: a COMMIT that nobody answered may have happened (R66).
+        Whoever else takes a claim away leaves an Attempt row with its token.
+        """
+        marks = ", ".join(["%s"] * len(outcomes))
+        text = (
+            "SELECT j.id, j.state, a.claim_token, a.outcome FROM gnl_django_job j "
+            "LEFT JOIN gnl_django_attempt a ON a.job_id = j.id "
+            f"AND a.claim_token IN ({marks}) WHERE j.id IN ({marks})"
+        )
+        params = [outcome.token for outcome in outcomes] + [outcome.id for outcome in outcomes]
+        with self.execute(text, params) as cursor:
+            rows = cursor.fetchall()
+        states = {row[0]: row[1] for row in rows}
+        attempts = {(row[0], row[2]): row[3] for row in rows}
+        found: dict[tuple[int, str], str] = {}
+        for outcome in outcomes:
+            key = outcome.id, outcome.token
+            recorded = attempts.get(key, "")
+            if recorded == "canceled":
+                found[key] = "canceled"
+            elif recorded == outcome.recorded and (recorded or states.get(key[0]) == outcome.state):
+                found[key] = outcome.state
+        return found
+
     @abstractmethod
     def renew(self, leases: Sequence[Lease], ttl: float) -> list[tuple[Lease, Verdict]]:
         """Extend leases to `ttl` seconds from now; never wait for a row (R25)."""
