@@ -19,7 +19,7 @@ EXTRAS := dev$(if $(MARIADB),$(if $(MARIADB_HEADERS),$(comma)mysql))
 STAMP := $(VENV)/.installed-$(subst $(comma),-,$(EXTRAS))
 
 .DEFAULT_GOAL := help
-.PHONY: help install test chaos coverage lint format demo bench clean
+.PHONY: help install test chaos coverage lint format demo bench figures clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -66,8 +66,15 @@ format: $(STAMP) ## put the code into its form
 demo: $(STAMP) ## real work through the queue, with the admin beside it (ONCE=1, DB=postgres, DATABASE_URL)
 	$(RUN) -m testproject.demo
 
-bench: $(STAMP) ## our figures beside the raw floor's and django-tasks-db's
-	$(RUN) -m benchmarks
+# ONLY, PEERS: names of sections and of peers; SCALE: counts and seconds times this.
+SCALE ?= 1
+
+bench: $(STAMP) ## our figures beside the peers' (ALL=1, ONLY="drain latency", PEERS=.., SCALE=0.1)
+	$(RUN) -m benchmarks --scale $(SCALE) $(if $(ALL),--all) $(if $(ONLY),--only "$(ONLY)") \
+		$(if $(PEERS),--peers "$(PEERS)")
+
+figures: $(STAMP) ## write the newest full run of bench into docs/benchmarks.md, with its picture
+	$(RUN) -m benchmarks.publish $(RESULTS)
 
 clean: ## remove the virtual environment and what the tools left
 	rm -rf $(VENV) .tox .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache \

@@ -47,7 +47,8 @@ class Settings:
     MAX_POLL: float = 6.4
     #: Handlers that run at the same time in one worker.
     CONCURRENCY: int = 10
-    #: LISTEN and NOTIFY between processes (PostgreSQL); None = on where it exists.
+    #: LISTEN and NOTIFY between processes (PostgreSQL); None = on where it exists, without LISTEN
+    #: behind a pooler that shares sessions.
     NOTIFY: bool | None = None
     #: Seconds a pass waits for running handlers so that their outcomes share a transaction (R10).
     LINGER: float = 0.001

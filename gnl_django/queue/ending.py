@@ -7,13 +7,14 @@ import logging
 from threading import Event, Thread
 from time import monotonic
 
-from gnl_django.core.db import reconnect
+from gnl_django.core.db import reconnect, stand_outside_the_pool
 from gnl_django.core.heartbeat import Heartbeat
 from gnl_django.core.lifelines import impatient
 from gnl_django.queue import outcomes
 from gnl_django.queue.metrics import Ledger
 from gnl_django.queue.settling import Roster, counters_of, say_lost, tell_of_end
 from gnl_django.queue.store.base import Store
+from gnl_django.queue.tracing import end_span
 
 logger = logging.getLogger(__name__)
 
@@ -53,9 +54,12 @@ def give_back(
         thread.join(PATIENCE + 1.0)
         if thread.is_alive():
             logger.error("The database is silent: %d leases run out by themselves", len(roster))
+    for execution in list(roster.values()):
+        end_span(execution, None)
 
 
 def _write_aside(roster: Roster, ledger: Ledger, heartbeat: Heartbeat, store: Store) -> None:
+    stand_outside_the_pool(store.using)
     try:
         impatient(store.connection)
         _write(roster, ledger, heartbeat, store)

@@ -21,6 +21,7 @@ from asgiref.sync import async_to_sync, sync_to_async
 from gnl_django.core import failpoints
 from gnl_django.core.aio import cancel_from_anywhere
 from gnl_django.core.leases import Lease
+from gnl_django.core.telemetry import Span
 from gnl_django.errors import ExecutionRevoked, InvalidPayload
 from gnl_django.queue import outcomes
 from gnl_django.queue.context import AsyncJobContext, JobContext
@@ -42,7 +43,7 @@ class Execution:
 
     __slots__ = (
         "error", "kind", "lease", "outbox", "outcome", "progress", "replaced", "row", "running",
-        "stuck", "using",
+        "span", "stuck", "using",
     )  # fmt: skip
 
     def __init__(
@@ -61,6 +62,8 @@ class Execution:
         self.replaced = False
         #: The last progress that the handler told, as JSON, until it is written.
         self.progress: str | None = None
+        #: Where the project traces: the span of this attempt.
+        self.span: Span | None = None
 
     def report(self, progress: str) -> None:
         """Take the handler's progress; the worker's thread writes it soon."""
@@ -135,6 +138,9 @@ def run(execution: Execution, around: Around) -> None:
     failpoints.hit("handler.before")
     if execution.lost:  # while it waited for a slot: somebody else may have the job
         return
+    span = execution.span
+    if span is not None:
+        span.enter()
     value, error, judged = None, None, None
     try:
         with around(row):
@@ -142,6 +148,8 @@ def run(execution: Execution, around: Around) -> None:
             value = _call(execution)
     except BaseException as raised:  # noqa: BLE001 - SystemExit too is only a failure (R35)
         error, judged = _unwrapped(raised)
+    if span is not None:
+        span.leave()
     _judge_safely(execution, value, error, judged)
     failpoints.hit("handler.returned")
 
@@ -197,6 +205,9 @@ async def run_async(execution: Execution) -> None:
         return
     task = asyncio.current_task()
     assert task is not None  # noqa: S101 - a coroutine of ours always runs in a task
+    span = execution.span
+    if span is not None:
+        span.enter()
     value, error, judged = None, None, None
     try:
         execution.lease.signal.on_revoke(lambda: cancel_from_anywhere(task))
@@ -205,6 +216,8 @@ async def run_async(execution: Execution) -> None:
         value = await execution.kind.handler(*_arguments(execution))
     except BaseException as raised:  # noqa: BLE001 - CancelledError, SystemExit too
         error, judged = _unwrapped(raised)
+    if span is not None:
+        span.leave()
     await tidy_async(execution.row)
     _judge_safely(execution, value, error, judged)
     failpoints.hit("handler.returned")

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gnl_django.core import payloads
+from gnl_django.core import payloads, telemetry
 from gnl_django.core.backoff import seconds
 from gnl_django.core.registry import Registry, broken
 from gnl_django.errors import UnknownKind
@@ -202,8 +202,14 @@ def check_integer(what: str, value: object, least: int, most: int) -> int:
 
 
 def _meta(kind: str, meta: object) -> str:
-    if meta is None:
-        return "{}"
-    if not isinstance(meta, Mapping):
+    """Return the stored form of `meta`; where the project traces, with the caller's span (R53)."""
+    if meta is not None and not isinstance(meta, Mapping):
         raise TypeError(f"meta must be a mapping, not {type(meta).__name__}")
-    return payloads.encode(f"{kind} (meta)", dict(meta), max_bytes=payloads.META_MAX_BYTES)
+    given = {} if meta is None else dict(meta)
+    what, most = f"{kind} (meta)", payloads.META_MAX_BYTES
+    text = payloads.encode(what, given, max_bytes=most) if given else "{}"
+    span = None if telemetry.TRACEPARENT in given else telemetry.carried()
+    if span is None:
+        return text
+    traced = payloads.dump({**given, telemetry.TRACEPARENT: span})
+    return traced if len(traced.encode()) <= most else text  # what the caller gave comes first

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import monotonic
 
+from gnl_django.core import telemetry
 from gnl_django.core.heartbeat import Heartbeat
 from gnl_django.core.leases import Lease
 from gnl_django.queue.execution import Execution, Outbox
@@ -18,6 +19,7 @@ from gnl_django.queue.retention import Upkeep
 from gnl_django.queue.rings import Rings, Taken
 from gnl_django.queue.settling import Settling
 from gnl_django.queue.store.base import CLAIM_MAX, Outcome, Store
+from gnl_django.queue.tracing import span_of
 
 
 @dataclass(frozen=True)
@@ -182,11 +184,15 @@ class Driver:
 
     def _executions(self, taken: Taken, sent_at: float) -> list[Execution]:
         started = []
+        traced = bool(taken.claimed.rows) and telemetry.tracing()
         for row in taken.claimed.rows:
             kind = registry.known(row.kind)
             assert kind is not None  # noqa: S101 - only registered kinds are claimed (R24)
             lease = Lease(row.id, taken.token, good_at=sent_at)
-            started.append(Execution(row, lease, kind, self._outbox, self._store.using))
+            execution = Execution(row, lease, kind, self._outbox, self._store.using)
+            if traced:
+                execution.span = span_of(row, self._rings.worker)
+            started.append(execution)
         if started:
             self._settling.started(started)
             self._heartbeat.hold([execution.lease for execution in started])

@@ -15,6 +15,7 @@ from gnl_django.queue.listing import JobSummary, summaries
 from gnl_django.queue.metrics import Ledger
 from gnl_django.queue.models import FINAL
 from gnl_django.queue.store.base import Outcome, Reaped, Settled
+from gnl_django.queue.tracing import end_span
 
 logger = logging.getLogger(__name__)
 
@@ -139,6 +140,7 @@ def _key(execution: Execution) -> tuple[int, str]:
 
 def say_lost(execution: Execution) -> None:
     """Log that nothing was written for an attempt, because its claim is no longer ours (R27)."""
+    end_span(execution, None)
     logger.info(
         "StaleClaim: job %d of kind %s was lost before its outcome could be written",
         execution.row.id,
@@ -162,7 +164,8 @@ def _say_failed(execution: Execution, state: str) -> None:
 
 
 def tell_of_end(execution: Execution, state: str, *, using: str) -> None:
-    """Tell whoever listens when the job of `execution` is final."""
+    """End the attempt's span, and tell whoever listens when the job of `execution` is final."""
+    end_span(execution, state)
     if state in FINAL:
         row = execution.row
         announce(row.id, row.kind, row.org, state, using=using, error=execution.error)

@@ -387,6 +387,7 @@ class Worker:
                 # A control thread that waits for the database would settle the same jobs.
                 write=settles,
             )
-        self._pool.close()
-        self._aio.close()
+        patience = 1.0 if ended else 0.0  # for what is idle to close its connections
+        self._pool.close(patience=patience)
+        self._aio.close(patience=patience)
         return ended

@@ -71,13 +71,16 @@ def recorder(transactional_db: None, tmp_path: Path) -> Iterator[Recorder]:
 
 @pytest.fixture
 def run(_zygote: Zygote, recorder: Recorder) -> Iterator[Run]:
-    """Start a child at the test database: `run("worker", {...}, failpoints={...})`."""
+    """Start a child at the test database: `run("worker", {...}, failpoints={...})`.
+
+    The name is a function of tests.chaos.run, or "module:function" of another.
+    """
     procs: list[Proc] = []
 
     def start(name: str, *args: Any, **options: Any) -> Proc:
         env = {"GNL_TEST_HISTORY": str(recorder.directory), **options.pop("env", {})}
         database = {"NAME": connection.settings_dict["NAME"], **options.pop("database", {})}
-        target = f"tests.chaos.run:{name}"
+        target = name if ":" in name else f"tests.chaos.run:{name}"
         proc = _zygote.run(target, *args, env=env, database=database, **options)
         procs.append(proc)
         return proc

@@ -118,6 +118,26 @@ def test_after_a_close_the_threads_end_and_new_work_starts_new_ones(make: Make) 
     wait_until(lambda: len(done) == 3)
 
 
+def test_a_close_with_patience_returns_when_the_threads_have_ended(make: Make) -> None:
+    pool = make(4, lambda item: None)
+    pool.submit(range(4))
+    wait_until(lambda: not pool.nudge())
+    pool.close(patience=10)
+    assert slots() == []
+
+
+def test_a_slot_may_close_its_own_pool(make: Make) -> None:
+    closed = threading.Event()
+
+    def run(item: int) -> None:
+        pool.close(patience=10)
+        closed.set()
+
+    pool = make(1, run)
+    pool.submit([1])
+    assert closed.wait(10)
+
+
 def test_a_close_lets_running_work_end(make: Make) -> None:
     inside, go_on, done = threading.Event(), threading.Event(), []
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
-from django.db import OperationalError
+from django.db import OperationalError, connection
 from django.db.migrations.recorder import MigrationRecorder
 
 from gnl_django import JobContext, Worker, enqueue
@@ -43,6 +43,12 @@ def term_soon() -> Iterator[Soon]:
 @pytest.mark.django_db
 def test_a_database_with_our_tables_is_taken_at_once() -> None:
     serving.wait_for_schema("default")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_thread_that_waited_keeps_no_connection() -> None:
+    serving.wait_for_schema("default")
+    assert connection.connection is None
 
 
 def test_an_alias_that_does_not_exist_is_refused() -> None:

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from django.db import connections
+from django.core.exceptions import ImproperlyConfigured
+from django.db import Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from gnl_django.core import clock, failpoints
+from gnl_django.core.db import missing_table
 from gnl_django.core.heartbeat import Verdict
 from gnl_django.core.leases import Lease
 
@@ -190,7 +192,15 @@ class Store(ABC):
         """Run one statement on this thread's connection and return its cursor, to be read whole."""
         connection = self.connection
         cursor = connection.cursor()
-        cursor.execute(clock.render(text, connection.vendor), params)
+        try:
+            cursor.execute(clock.render(text, connection.vendor), params)
+        except Error as error:
+            if not missing_table(error):
+                raise
+            raise ImproperlyConfigured(
+                f"Database {self.using!r} has no tables of gnl_django: run `manage.py migrate "
+                f"--database {self.using}`, or name another alias (using=, GNL['DATABASE'])"
+            ) from error
         return cursor
 
     def read(self, text: str, params: Any) -> list[Any]:

@@ -17,7 +17,7 @@ import psycopg
 from django.db import OperationalError
 
 from gnl_django.core import clock, failpoints
-from gnl_django.core.db import own_transaction, retrying, strict_isolation
+from gnl_django.core.db import alone, own_transaction, retrying, strict_isolation
 from gnl_django.core.heartbeat import Verdict
 from gnl_django.core.leases import Lease
 from gnl_django.queue.store import postgresql_sql as sql
@@ -227,11 +227,13 @@ class PostgresStore(Store):
     def retry(self, ids: Sequence[int], *, skip_locked: bool) -> list[int]:
         """One conditional UPDATE."""
         text = sql.RETRY_UNLOCKED if skip_locked else sql.RETRY
-        return [row[0] for row in self._rows(text, {"ids": array(ids)})]
+        params = {"ids": array(ids)}
+        return [row[0] for row in alone(self.connection, lambda: self._rows(text, params))]
 
     def cancel(self, job_id: int, reason: str) -> Canceled | None:
         """One conditional UPDATE."""
-        rows = self._rows(sql.CANCEL, {"id": job_id, "reason": reason})
+        params = {"id": job_id, "reason": reason}
+        rows = alone(self.connection, lambda: self._rows(sql.CANCEL, params))
         return Canceled(*rows[0]) if rows else None
 
     # how statements are sent
