@@ -294,7 +294,7 @@ class History:
     bound: float | None = None
     ttl: float = 30.0
     slack: float = 5.0
-    lag: float = 1.0
+    lag: float = 2.0
     vendor: str = ""
 
     def of_job(self, table: str = "gnl_django_job") -> dict[int, list[Change]]:

@@ -27,7 +27,11 @@ def attended(
     waits = Growing(min(0.05, poll), poll)
     try:
         yield
-    except Exception:
+    except Exception as error:
+        if not inline and fault_of(error) in RECOVERING:
+            reconnect(using)
+        with suppress(Exception):  # the first error is the one to be told
+            driver.release_unknown()
         with suppress(Exception):
             _settle_all(driver, outbox, waits, using=using, poll=poll, inline=inline)
         raise

@@ -94,9 +94,7 @@ class Driver:
 
     def turn(self) -> Turn:
         """Do one pass over the queues."""
-        while self._unknown:
-            self._store.give_back(self._unknown[0])
-            self._unknown.pop(0)
+        self.release_unknown()
         self._look_after()
         outcomes = self._ended()
         claimed, contended = 0, False
@@ -116,6 +114,12 @@ class Driver:
         if outcomes:
             self._settling.settled(self._store.settle(outcomes))
         return Turn(claimed, contended)
+
+    def release_unknown(self) -> None:
+        """Give back what claims have taken whose answers were lost (R66)."""
+        while self._unknown:
+            self._store.give_back(self._unknown[0])
+            self._unknown.pop(0)
 
     def settle(self) -> None:
         """Write what has ended, without claiming."""

@@ -16,7 +16,7 @@ from gnl_django import conf
 from gnl_django.core.revocation import Revocation
 from gnl_django.runs import values
 from gnl_django.runs.context import AsyncRunContext, RunContext
-from gnl_django.runs.entry import StepInfo, entry_of, inside
+from gnl_django.runs.entry import Entry, StepInfo, entry_of, inside
 from gnl_django.runs.owners import Owner, current
 from gnl_django.runs.standing import Standing
 
@@ -55,6 +55,8 @@ def run_durable(
     if owner is not None and run_id == owner.run_id:
         return _within(owner, fn, args, kwargs, given=input, strict=strict)
     checked = values.check_run_id(run_id)
+    if not callable(fn):
+        raise TypeError(f"a durable run needs a function, not {type(fn).__name__}")
     standing = Standing(
         checked,
         using or conf.settings().DATABASE,
@@ -114,13 +116,23 @@ def _within(
 
     if not inspect.iscoroutinefunction(fn):
         begin()
-        return fn(RunContext(entry), *args, **kwargs)
+        return _call(fn, entry, args, kwargs)
 
     async def run() -> Any:
         await sync_to_async(begin)()
         return await fn(AsyncRunContext(entry), *args, **kwargs)
 
     return run()
+
+
+def _call(
+    fn: Callable[..., Any], entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    value = fn(RunContext(entry), *args, **kwargs)
+    if inspect.iscoroutine(value):
+        value.close()
+        raise TypeError("the run gave a coroutine back: pass the coroutine function itself")
+    return value
 
 
 def _stand(
@@ -130,7 +142,7 @@ def _stand(
     if standing.has_result:
         return standing.result
     try:
-        value = fn(RunContext(entry), *args, **kwargs)
+        value = _call(fn, entry, args, kwargs)
     except BaseException as error:
         standing.failed(error)
         raise

@@ -188,8 +188,6 @@ def _drive(entry: Entry, progress: Steps) -> Any:
 
 
 def _call(entry: Entry, call: Call) -> Any:
-    if call.info is None:
-        return call.function()
     with body_of(entry, call.info):
         return call.function()
 
@@ -234,7 +232,5 @@ async def _await(entry: Entry, call: Call) -> Any:
     plain = function.func if isinstance(function, partial) else function
     if not inspect.iscoroutinefunction(plain):
         return await sync_to_async(_call)(entry, call)
-    if call.info is None:
-        return await function()
     with body_of(entry, call.info):
         return await function()

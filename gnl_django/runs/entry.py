@@ -91,6 +91,8 @@ class Entry:
         self.row: RunRow | None = None
         #: A completed run whose function runs again for its result: everything replays (R9).
         self.complete = False
+        #: Thread and transaction of the caller in which it was entered, until that has ended.
+        self._block: tuple[int, Any] | None = None
         self._lock = threading.RLock()
         self._uses: Counter[str] = Counter()
         self._ordinal = 0
@@ -116,10 +118,25 @@ class Entry:
         Raises RunBusy, RunCanceled, StaleClaim (and tells the signal), ExecutionRevoked.
         """
         with self._lock:
-            if self.row is None:
+            if self.row is None or self._undone(self.row):
                 self.raise_if_revoked()
                 self.row = self._enter(strict=strict, text=text, lock=lock)
+                self._block = self._innermost()
             return self.row
+
+    def _innermost(self) -> tuple[int, Any] | None:
+        """Return this thread and the caller's transaction in which it stands, None outside."""
+        blocks = self.journal.connection.atomic_blocks
+        return (threading.get_ident(), blocks[-1]) if blocks else None
+
+    def _undone(self, row: RunRow) -> bool:
+        """Tell whether the caller's transaction that has made the run came to nothing."""
+        if self._block is None or self._block[0] != threading.get_ident():
+            return False
+        if self._block[1] in self.journal.connection.atomic_blocks:
+            return False
+        self._block = self._innermost()
+        return not self.journal.has(row.pk)
 
     def _enter(self, *, strict: bool, text: str | None, lock: Lock | None) -> RunRow:
         digest = None if text is None else values.digest(text)

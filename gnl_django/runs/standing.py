@@ -136,6 +136,8 @@ class Standing:
             text, note = values.encode(f"run:{self.entry.run_id}", value), ""
         except InvalidPayload as error:
             text, note = None, f"result not stored: {error.issues[0]}"[:NOTE_MAX]
+        except Exception as error:  # noqa: BLE001 - a user's own class may raise anything
+            text, note = None, f"result not stored: {type(error).__name__}"[:NOTE_MAX]
         value = value if text is None else values.decode(text)
         if self.entry.complete:
             return value

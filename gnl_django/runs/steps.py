@@ -17,7 +17,7 @@ from gnl_django.core import failpoints
 from gnl_django.core.db import in_callers_block
 from gnl_django.core.leases import RENEWALS_PER_TTL, new_token
 from gnl_django.core.raised import text_of
-from gnl_django.errors import InvalidPayload, StepInFlight, StepUnresolved
+from gnl_django.errors import StepInFlight, StepUnresolved
 from gnl_django.runs import values
 from gnl_django.runs.entry import Entry, Place, StepInfo, body_of
 from gnl_django.runs.journal.base import NewStep, Recorded
@@ -30,10 +30,10 @@ CLAIM_TTL = 60
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A user's function, to be called by the driver; `info` while it is a step's body."""
+    """A user's function, to be called by the driver: the body of a step, or its `recover`."""
 
     function: Callable[[], Any]
-    info: StepInfo | None = None
+    info: StepInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,8 @@ def _side_effect(
             claim = _claim(entry, place, how, found)
         else:
             recover = _recover_of(place, found, how)
-            answer = yield Call(partial(recover, entry.info(place.key)))
+            info = entry.info(place.key)
+            answer = yield Call(partial(recover, info), info)
             done, output = _answer(place, answer)
             if done:
                 text = _encode(place, output)
@@ -185,6 +186,8 @@ def _side_effect(
             return (yield from _claimed(entry, place, body, how, *claim[:2]))
         # Somebody else was quicker: look again.
         found = entry.journal.step(run_pk, place.key)
+        if found is None:  # then the run is gone
+            raise StepUnresolved(place.key, "gone")
 
 
 def _claim(
@@ -259,7 +262,7 @@ def _claimed(
     failpoints.hit("step.effect_done")
     try:
         text = _encode(place, value)
-    except InvalidPayload as error:
+    except Exception as error:  # a user's own class may raise anything
         _give_up(entry, step_pk, token, "failed", text_of(error))
         raise
     if not entry.took(entry.journal.record(step_pk, token, text, entry.rights)).changed:

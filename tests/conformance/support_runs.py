@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from asgiref.sync import sync_to_async
 
 from gnl_django.core.db import now
 from gnl_django.core.leases import new_token
@@ -63,8 +64,6 @@ def executor(run_id: str = RUN, *, strict: bool = True, **options: Any) -> RunCo
 
 async def async_executor(run_id: str = RUN) -> AsyncRunContext:
     """As executor."""
-    from asgiref.sync import sync_to_async
-
     return AsyncRunContext((await sync_to_async(executor)(run_id)).entry)
 
 

@@ -23,7 +23,7 @@ from tests.support import vendor, wait_until
 pytestmark = pytest.mark.django_db(transaction=True)
 
 MANY = 8
-SECONDS = min(600.0, float(os.environ.get("GNL_CHAOS_SECONDS", "180"))) / 2
+SECONDS = min(600.0, float(os.environ.get("GNL_CHAOS_SECONDS", "150"))) / 2
 SEED = int(os.environ.get("GNL_CHAOS_SEED", "1"))
 KEYS = [f"key-{number}" for number in range(30)]
 
@@ -101,8 +101,8 @@ def play(declare: Declare, make_worker: MakeWorker, *, calls: int = 0, seconds: 
     ids = set(Job.objects.values_list("id", flat=True))
     assert ids == crowd.given
     assert set(Job.objects.values_list("state", flat=True)) <= {"succeeded", "canceled"}
-    # Each ran once, and once more where it failed; a job that was canceled and revived likewise.
-    again = Counter(Attempt.objects.filter(outcome="failed").values_list("job_id", flat=True))
+    # Each ran once, and once more where it failed; one that was canceled while it ran ran too.
+    again = Counter(Attempt.objects.values_list("job_id", flat=True))
     succeeded = Job.objects.filter(state="succeeded").values_list("id", flat=True)
     assert crowd.ran == again + Counter(list(succeeded))
     assert set(Attempt.objects.values_list("outcome", flat=True)) <= {"failed", "canceled"}

@@ -24,8 +24,9 @@ from gnl_django import (
     run_durable,
 )
 from gnl_django.core import clock
+from gnl_django.core.db import now
 from gnl_django.core.revocation import Revocation
-from gnl_django.models import Job, Step
+from gnl_django.models import Step
 from gnl_django.runs import keeper
 from tests.conformance.conftest import Aside, Declare, FailPoint, MakeWorker
 from tests.conformance.helpers import DEADLINE, job_of, outcomes_of, state_of
@@ -346,7 +347,7 @@ def test_a_long_body_stays_in_flight_for_as_long_as_it_lives(
     assert executor().step("pay", body, side_effect=True, claim_ttl=1) == "paid"
     assert refused == pytest.approx([1.0] * 6)
     assert steps_of() == [("pay", "done", "paid")]
-    wait_until(lambda: "gnl-steps" not in {thread.name for thread in threading.enumerate()})
+    wait_until(lambda: keeper.keeping.__self__._thread is None)  # type: ignore[attr-defined]
 
 
 @pytest.mark.row("runs", "D22", "D25")
@@ -376,18 +377,12 @@ def test_a_step_in_flight_defers_its_job_until_the_claim_is_old(
     assert worker.run_once() == 1
     job = job_of(job_id)
     assert (job.state, job.attempt, job.deferrals) == ("scheduled", 0, 1)
-    assert job.run_at - clock_now() == timedelta(seconds=54)
+    assert job.run_at - now("default") == timedelta(seconds=54)
     assert get_run(f"job:{job_id}").state == "running"  # type: ignore[union-attr]
     frozen.advance(timedelta(seconds=54))
     assert worker.run_once() == 1
     job = job_of(job_id)
     assert (job.state, job.attempt, job.result, body.count) == ("succeeded", 1, "paid", 1)
-
-
-def clock_now() -> Any:
-    from gnl_django.core.db import now
-
-    return now("default")
 
 
 @pytest.mark.row("runs", "D24")
@@ -489,7 +484,7 @@ def test_a_person_decides_an_abandoned_step(
     body = Body("paid")
     assert executor("happened").step("pay", body, side_effect=True) == {"receipt": None}
     assert body.count == 0
-    assert step_row("did not" and "pay", "did not").state == "released"
+    assert step_row("pay", "did not").state == "released"
     assert executor("did not").step("pay", body, side_effect=True) == "paid"
     assert body.count == 1
     for run_id in ("happened", "did not"):
@@ -751,10 +746,9 @@ def test_a_task_canceled_in_its_body_has_failed_and_one_after_its_record_is_done
     assert steps_of("r2") == [("after", "done", "paid")]
 
 
-def test_a_job_row_is_never_touched_by_a_decision() -> None:
-    claimed_elsewhere("pay", state="failed")
-    assert resolve_step(RUN, "pay", rerun=True)
-    assert Job.objects.count() == 0
-    with pytest.raises(Crash):
-        executor().step("pay", Body(Crash()), side_effect=True)
+@pytest.mark.row("runs", "D17")
+@pytest.mark.parametrize("error", [Crash(), SystemExit(1), GeneratorExit()], ids=repr)
+def test_whatever_a_body_raises_its_claim_has_failed(error: BaseException) -> None:
+    with pytest.raises(type(error)):
+        executor().step("pay", Body(error), side_effect=True)
     assert step_row("pay").state == "failed"

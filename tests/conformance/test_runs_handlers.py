@@ -2,14 +2,17 @@
 
 import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import connections
 
 from gnl_django import (
     AsyncRunContext,
     ExecutionRevoked,
+    InvalidPayload,
     JobContext,
     PermanentFailure,
     RunContext,
@@ -150,7 +153,7 @@ def test_an_async_handler_has_the_same_steps_and_its_database_is_never_on_the_lo
             await ctx.frozen("f", Body("frozen")),
         ]
         if ctx.attempt == 1:
-            raise OSError
+            raise ConnectionError
         return found
 
     job_id = declare("t.async", handle, retry_delay=0, max_attempts=2).enqueue()
@@ -170,10 +173,6 @@ def test_an_async_handler_has_the_same_steps_and_its_database_is_never_on_the_lo
 def test_steps_of_a_sync_handler_may_be_called_by_its_threads(
     declare: Declare, make_worker: MakeWorker
 ) -> None:
-    from concurrent.futures import ThreadPoolExecutor
-
-    from django.db import connections
-
     bodies = Body()
 
     def handle(payload: Any, ctx: JobContext) -> Any:
@@ -189,7 +188,7 @@ def test_steps_of_a_sync_handler_may_be_called_by_its_threads(
 
         found = ctx.run(work, strict=False)
         if ctx.attempt == 1:
-            raise OSError
+            raise ConnectionError
         return found
 
     job_id = declare("t.threads", handle, retry_delay=0, max_attempts=2).enqueue()
@@ -333,10 +332,10 @@ def test_a_handler_that_is_tried_once_has_its_steps_and_leaves_no_rows(declare: 
     told: list[Any] = []
 
     def handle(payload: Any, ctx: JobContext) -> Any:
-        with pytest.raises(OSError):
-            ctx.step("fails", Body(OSError()), side_effect=True)
-        with pytest.raises(OSError):
-            ctx.step("fails", Body(OSError()), atomic=True)
+        with pytest.raises(ConnectionError):
+            ctx.step("fails", Body(ConnectionError()), side_effect=True)
+        with pytest.raises(ConnectionError):
+            ctx.step("fails", Body(ConnectionError()), atomic=True)
         return [
             ctx.step("s", lambda: told.append(current_step()) or (1, 2)),
             ctx.step("s", Body("two"), side_effect=True, recover=Body("never")),
@@ -385,8 +384,6 @@ def test_the_rules_of_steps_hold_in_a_trial(declare: Declare) -> None:
             ctx.step("outer", lambda: ctx.step("inner", Body()))
         with pytest.raises(TypeError):
             ctx.step("a", Body(), atomic=True, side_effect=True)
-        from gnl_django import InvalidPayload
-
         with pytest.raises(InvalidPayload):
             ctx.step("a", Body({1}))
         ctx.signal.revoke("timeout")

@@ -560,11 +560,8 @@ def test_a_live_run_learns_of_its_cancel_and_stops_at_the_next_step(learns: str)
 
 
 @pytest.mark.row("runs", "D60")
-def test_the_renewal_that_tells_comes_within_a_third_of_the_lock(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(standing, "LOCK_TTL", 1.5)
-
+@pytest.mark.usefixtures("quick_beats")
+def test_a_live_run_is_told_by_a_renewal_of_its_lock() -> None:
     def work(run: RunContext) -> None:
         assert cancel_run(RUN)
         assert run.signal.wait(20)

@@ -1,9 +1,10 @@
 """What `run_once` leaves behind when something in it fails: nothing open (R34, R48)."""
 
 import pytest
-from django.db import transaction
+from django.db import OperationalError, transaction
 
 from gnl_django import enqueue
+from gnl_django.models import Job
 from tests.conformance import support_claim as s
 from tests.conformance.conftest import Declare, FailPoint, failpoint
 
@@ -70,3 +71,23 @@ def test_in_the_callers_transaction_too_an_error_of_a_settle_leaves_nothing_open
             worker.run_once()
         assert (worker.holding(), worker.metrics().lost) == (0, 1)
         transaction.set_rollback(True)
+
+
+@pytest.mark.parametrize("at", ["claim.committed", "claim.updated"])
+def test_a_claim_that_nobody_answered_is_given_back_at_no_cost(
+    declare: Declare, failpoint: FailPoint, at: str
+) -> None:
+    declare(s.KIND)
+    job = enqueue(s.KIND)
+
+    def unanswered() -> None:
+        driver = type("OperationalError", (Exception,), {"__module__": "psycopg.errors"})
+        raise OperationalError("server closed the connection") from driver("gone")
+
+    failpoint(at, unanswered)
+    with s.employed() as worker:
+        with pytest.raises(OperationalError, match="server closed"):
+            worker.run_once()
+        assert worker.holding() == 0
+    assert s.states() == {job: "ready"}
+    assert Job.objects.get(id=job).attempt == 0

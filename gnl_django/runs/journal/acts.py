@@ -125,13 +125,13 @@ def resolve(journal: SqlJournal, run_id: str, key: str, output: str | None) -> b
         if output is None
         else "state='done', output=%(output)s, finished_at={now}, error=''"
     )
-    old = journal.age("claimed_at")
+    old = f"coalesce({journal.age('claimed_at')}, 0) >= coalesce(claim_ttl, 0)"
     return journal.own(
         lambda: (
             journal.change(
                 f"UPDATE gnl_django_step SET {decided} WHERE mode = 'side_effect' "
                 f"AND {journal.KEY} = %(key)s AND (state = 'failed' "
-                f"OR (state = 'claimed' AND {old} >= claim_ttl)) "
+                f"OR (state = 'claimed' AND {old})) "
                 "AND run_id = (SELECT id FROM gnl_django_run WHERE run_id = %(run_id)s)",
                 {"run_id": run_id, "key": key, "output": output},
             )

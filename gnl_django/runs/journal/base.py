@@ -162,6 +162,10 @@ class Journal(ABC):
         """
 
     @abstractmethod
+    def has(self, run_pk: int) -> bool:
+        """Tell whether a run is there."""
+
+    @abstractmethod
     def steps(self, run_pk: int, after: tuple[int, int]) -> list[Recorded]:
         """Return the next PAGE steps behind `after` (ordinal, id), in order."""
 

@@ -36,6 +36,10 @@ class MemoryJournal(Journal):
             0, "running", run.strict, run.org, run.input, run.input_hash, 1, None, "", True
         )
 
+    def has(self, run_pk: int) -> bool:
+        """It is in memory."""
+        return True
+
     def steps(self, run_pk: int, after: tuple[int, int]) -> list[Recorded]:
         """Nothing was recorded before."""
         return []

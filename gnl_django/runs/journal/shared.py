@@ -76,6 +76,10 @@ class SqlJournal(Journal):
 
     # reading
 
+    def has(self, run_pk: int) -> bool:
+        """One read by primary key."""
+        return bool(self.rows("SELECT 1 FROM gnl_django_run WHERE id = %(run)s", {"run": run_pk}))
+
     def steps(self, run_pk: int, after: tuple[int, int]) -> list[Recorded]:
         """One read along the index (run, ordinal)."""
         found = self.rows(
@@ -130,7 +134,7 @@ class SqlJournal(Journal):
         """One UPDATE; also of a failed claim, when `recover` tells that it was done."""
         return self.guarded(
             "UPDATE gnl_django_step SET state='done', output=%(output)s, finished_at={now}, "
-            "error='' WHERE id = %(step)s AND claim_token = %(token)s "
+            "error='' WHERE id = %(step)s AND coalesce(claim_token, '') = %(token)s "
             "AND state IN ('claimed', 'failed')",
             {"step": step_pk, "token": token, "output": output},
             rights,
@@ -145,11 +149,11 @@ class SqlJournal(Journal):
         return self.guarded(
             "UPDATE gnl_django_step SET state='claimed', claim_token=%(new)s, claimed_at={now}, "
             "claim_ttl=%(ttl)s, attempt=%(attempt)s, started_at={now}, error='' "
-            "WHERE id = %(step)s AND claim_token = %(old)s "
+            "WHERE id = %(step)s AND coalesce(claim_token, '') = %(old)s "
             "AND state IN ('claimed', 'failed', 'released')",
             {
                 "step": step_pk,
-                "old": old,
+                "old": old or "",
                 "new": new.claim_token,
                 "ttl": new.claim_ttl,
                 "attempt": new.attempt,
