@@ -12,6 +12,7 @@ import os
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from sys import maxsize
 from threading import Event
 from time import monotonic
 from typing import Any
@@ -27,7 +28,7 @@ from gnl_django.queue.context import AsyncJobContext, JobContext
 from gnl_django.queue.hygiene import tidy_async
 from gnl_django.queue.kinds import JobKind
 from gnl_django.queue.store.base import ClaimedRow, Outcome
-from gnl_django.queue.telling import started
+from gnl_django.queue.telling import heard, started
 from gnl_django.signals import job_started
 
 logger = logging.getLogger(__name__)
@@ -79,7 +80,7 @@ class Outbox:
     def __init__(self, wake: Callable[[], None]) -> None:
         self._items: deque[Execution] = deque()
         self._wake = wake
-        self._expected = 1
+        self._expected = maxsize
         self._full = Event()
         self._reports: dict[int, Execution] = {}
         self.report_at = 0.0
@@ -116,6 +117,7 @@ class Outbox:
         self._expected = expected
         if len(self._items) < expected:
             self._full.wait(seconds)
+        self._expected = maxsize  # nobody waits: `put` sets nothing
         return len(self._items)
 
     def take(self) -> list[Execution]:
@@ -200,7 +202,7 @@ async def run_async(execution: Execution) -> None:
     value, error, judged = None, None, None
     try:
         execution.lease.signal.on_revoke(lambda: cancel_from_anywhere(task))
-        if job_started.has_listeners():  # they may ask the database
+        if heard(job_started):  # they may ask the database
             await sync_to_async(started)(execution.row)
         value = await execution.kind.handler(*_arguments(execution))
     except BaseException as raised:  # noqa: BLE001 - CancelledError, SystemExit too

@@ -9,7 +9,7 @@ from functools import partial
 from django.db import transaction
 
 from gnl_django.queue.options import kinds
-from gnl_django.queue.telling import tell
+from gnl_django.queue.telling import heard, tell
 from gnl_django.signals import job_finished
 
 
@@ -27,7 +27,7 @@ def announce(
     Its kind is told too when it wants to be; `error` is what made the job dead, where it happened
     in this process.
     """
-    if job_finished.has_listeners():
+    if heard(job_finished):
         values = {"job_id": job_id, "kind": kind, "org": org or None, "state": state}
         told = partial(tell, job_finished, "job_finished", **values)
         transaction.on_commit(told, using=using, robust=True)

@@ -6,6 +6,7 @@ store has answered for it or the lease is lost (queue.md R27, R33, R34).
 
 import logging
 from collections.abc import Callable, Sequence
+from itertools import islice
 
 from gnl_django.core.heartbeat import Heartbeat
 from gnl_django.queue.execution import Execution
@@ -54,31 +55,28 @@ class Settling:
     def started(self, executions: Sequence[Execution]) -> None:
         """Note executions that this driver will have to settle."""
         self.open += len(executions)
-        self._roster.update({_key(execution): execution for execution in executions})
+        self._roster.update({execution.lease.key: execution for execution in executions})
 
     def outcomes(self, ended: Sequence[Execution], most: int) -> list[Outcome]:
         """Take what has ended; return up to `most` outcomes to be written, lost ones left out."""
-        self._pending.update({_key(execution): execution for execution in ended})
-        for execution in list(self._pending.values()):
-            if execution.lost:  # and dropped by the heartbeat already
-                self._lost(execution)
-        chosen = list(self._pending.values())[:most]
+        self._pending.update({execution.lease.key: execution for execution in ended})
+        # The heartbeat has dropped the lost ones already.
+        self._leave([(e, ("lost",)) for e in list(self._pending.values()) if e.lost])
+        chosen = islice(self._pending.values(), most)
         return [execution.outcome for execution in chosen if execution.outcome is not None]
 
     def settled(self, answers: Sequence[Settled]) -> None:
         """Pass on what the store did. Locked rows stay pending and are tried again."""
+        settled = [(self._pending[a.id, a.token], a.state) for a in answers if not a.locked]
+        self._heartbeat.drop([execution.lease for execution, _ in settled])
+        self._leave([(execution, counters_of(execution, state)) for execution, state in settled])
         failed: list[Execution] = []
-        settled = [answer for answer in answers if not answer.locked]
-        self._heartbeat.drop([self._pending[a.id, a.token].lease for a in settled])
-        for answer in settled:
-            execution = self._pending[answer.id, answer.token]
-            if answer.state is None:
-                self._lost(execution)
+        for execution, state in settled:
+            if state is None:
                 continue
-            self._leave(execution, *counters_of(execution, answer.state))
-            tell_of_end(execution, answer.state, using=self._using)
-            if answer.state != "canceled" and _failed(execution):
-                _say_failed(execution, answer.state)
+            tell_of_end(execution, state, using=self._using)
+            if state != "canceled" and _failed(execution):
+                _say_failed(execution, state)
                 failed.append(execution)
         if failed and self._on_error is not None:
             self._report(self._on_error, failed)
@@ -90,17 +88,20 @@ class Settling:
             if job.state in FINAL:
                 announce(job.id, job.kind, job.org, job.state, using=self._using)
 
-    def _leave(self, execution: Execution, *counters: str) -> None:
-        key = _key(execution)
-        self._pending.pop(key, None)
-        self.open -= 1
-        if self._roster.pop(key, None) is not None:  # else the worker's stop has given it back
-            self._ledger.left(*counters)
-
-    def _lost(self, execution: Execution) -> None:
-        if _key(execution) in self._roster:
-            say_lost(execution)
-        self._leave(execution, "lost")
+    def _leave(self, executions: Sequence[tuple[Execution, tuple[str, ...]]]) -> None:
+        """Forget executions and count each."""
+        left = []
+        for execution, counters in executions:
+            key = execution.lease.key
+            self._pending.pop(key, None)
+            self.open -= 1
+            if self._roster.pop(key, None) is None:
+                continue  # the worker's stop has given it back, and counted it
+            left.append(counters)
+            if counters == ("lost",):
+                say_lost(execution)
+        if left:
+            self._ledger.left_all(left)
 
     def _report(self, on_error: OnError, failed: Sequence[Execution]) -> None:
         found = summaries([execution.row.id for execution in failed], using=self._using)
@@ -111,10 +112,6 @@ class Settling:
                 on_error(execution.error, found.get(execution.row.id))
             except BaseException:  # SystemExit too: the control thread goes on (R12)
                 logger.exception("on_error failed for job %d", execution.row.id)
-
-
-def _key(execution: Execution) -> tuple[int, str]:
-    return execution.row.id, execution.lease.token
 
 
 def say_lost(execution: Execution) -> None:

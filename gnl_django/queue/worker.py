@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
-from functools import partial
 
 from django.db import connections, transaction
 
@@ -101,7 +100,7 @@ class Worker:
         )
         self._pauses = pauses.PauseMap(options.using)
         self._pool: Pool[Execution] = Pool(options.concurrency, self._run, name="gnl-slot")
-        self._aio = LoopThread("gnl-async")
+        self._aio: LoopThread[Execution] = LoopThread(self._run_async, name="gnl-async")
         self._stuck = StuckWatch(self._ledger, self._pool, ttl=options.ttl)
         self._report = Report(options, self._ledger, self._roster)
         self._presence = self._report.presence(self.drain, self.resume, self._keep_pauses)
@@ -293,7 +292,7 @@ class Worker:
 
     def _hand_over(self, started: list[Execution]) -> None:
         self._pool.submit([e for e in started if not e.kind.is_async])
-        self._aio.submit([partial(self._run_async, e) for e in started if e.kind.is_async])
+        self._aio.submit([e for e in started if e.kind.is_async])
 
     def _run(self, execution: Execution) -> None:
         self._time_limit(execution)
@@ -319,7 +318,9 @@ class Worker:
 
     def _time_limit(self, execution: Execution) -> None:
         hold = execution.kind.hold_of(execution.row)
-        self._heartbeat.time_limit(execution.lease, self.options.max_hold if hold is None else hold)
+        longest = self.options.max_hold if hold is None else hold
+        if longest is not None:
+            self._heartbeat.time_limit(execution.lease, longest)
 
     def _make_driver(
         self,
