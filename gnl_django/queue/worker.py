@@ -231,7 +231,7 @@ class Worker:
         called, self._called = self._called, False
         if called:
             self._idle.reset()
-        turn = self._driver.turn()
+        turn = self._driver.turn(idle=self._at_rest and not called, called=called)
         self._ledger.ticked(clock.wall())
         self._at_rest = not turn.claimed and not turn.contended
         if turn.claimed:

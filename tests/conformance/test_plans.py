@@ -287,6 +287,19 @@ def test_a_claim_of_an_empty_queue_reads_nothing(explained: None, n: int) -> Non
     )
 
 
+@pytest.mark.postgres("passes of the others look before they lock anyway")
+@pytest.mark.parametrize("queues", [("empty",), ("default", "empty")])
+def test_an_idle_look_reads_one_entry_of_each_index(
+    explained: None, queues: tuple[str, ...]
+) -> None:
+    found = check(
+        lambda: s.store().look(queues, (s.KIND,)),
+        *("gnl_job_ready", "gnl_job_due", "gnl_job_lease"),
+        most=2,
+    )
+    assert len(found) == 1
+
+
 def test_a_promote_with_nothing_due_looks_at_run_at_in_the_index(explained: None) -> None:
     found = check(lambda: s.store().promote(), "gnl_job_due", most=2)
     assert len(found) == 1

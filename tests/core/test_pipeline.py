@@ -146,3 +146,23 @@ def test_without_poll_select_waits(raw: Any, monkeypatch: pytest.MonkeyPatch) ->
     text = "x" * 2_000_000
     statements: list[pipeline.Statement] = [("SELECT %(text)s::text", {"text": text})] * 4
     assert pipeline.run(raw, statements, prepare=False) == [[(text,)]] * 4
+
+
+def test_a_plan_that_rests_is_used_once_more_but_not_for_ever(
+    raw: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moment = 1_000.0
+    monkeypatch.setattr(pipeline, "monotonic", lambda: moment)
+
+    def planned_at(later: float) -> Any:
+        nonlocal moment
+        moment += later
+        pipeline.run(raw, [("SELECT 1", {})], prepare=True)
+        return raw.execute("SELECT prepare_time FROM pg_prepared_statements").fetchone()[0]
+
+    first = planned_at(0)
+    assert planned_at(30.0) == first  # a single job after a rest
+    second = planned_at(0.1)
+    assert second > first  # and another one: it is in use
+    assert planned_at(59.0) == second
+    assert planned_at(1.0) > second

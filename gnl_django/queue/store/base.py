@@ -155,6 +155,13 @@ class Settled(NamedTuple):
     locked: bool = False
 
 
+class Look(NamedTuple):
+    """What an idle worker would have to do: `work` now, or `due_in` seconds (None: nothing)."""
+
+    work: bool
+    due_in: float | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Reaped:
     """A job whose lease had run out, and the state it was given."""
@@ -242,6 +249,13 @@ class Store(ABC):
             return min(int(cursor.fetchone()[0]), stop_at)
 
     # the worker's pass
+
+    def look(self, queues: Sequence[str], kinds: Sequence[str]) -> Look:
+        """Tell whether there is anything to claim, promote or reap, at the price of a read.
+
+        A store whose promote, reap and claim begin with a read of their own says that there is.
+        """
+        return Look(work=True)
 
     @abstractmethod
     def first_lane(self, queue: str, kinds: Sequence[str]) -> str | None:

@@ -88,6 +88,18 @@ FIRST_LANE = (
     "AND kind = ANY (%(kinds)s::text[]) ORDER BY id + 0 LIMIT 1"
 )
 
+# Each part is one entry of its index, and the ORDER BY names that index to the planner.
+LOOK = """
+SELECT
+  EXISTS (SELECT 1 FROM unnest(%(queues)s::text[]) q(name) CROSS JOIN LATERAL (
+    SELECT 1 FROM gnl_django_job WHERE state='ready' AND queue=q.name
+      AND kind = ANY (%(kinds)s::text[]) ORDER BY org, priority DESC LIMIT 1) r),
+  EXISTS (SELECT 1 FROM gnl_django_job WHERE state='running'
+    AND lease_expires_at <= (SELECT {now}) ORDER BY lease_expires_at, id LIMIT 1),
+  (SELECT extract(epoch FROM run_at - {now})::float8 FROM gnl_django_job
+   WHERE state='scheduled' ORDER BY run_at, id LIMIT 1)
+"""
+
 # The ring: hops from lane to lane inside gnl_job_ready, forward from the cursor, then from the
 # start. They are ordered by the index's next column too: by org alone the planner takes
 # gnl_job_org, and walks finished rows, whenever its statistics say that most rows are ready
