@@ -27,27 +27,27 @@ logger = logging.getLogger(__name__)
 Params = Mapping[str, Any]
 Statement = tuple[str, Params]
 
-#: Seconds after which a statement in use is planned anew: a plan made while the table was small
-#: meets a burst badly (20,000 jobs: 430/s until autoanalyze came, against 5,500/s). One that has
-#: not been used for that long is used once more first: a single job of an idle queue waits for no
-#: planner (a claim's plan takes 3 ms), and the next of a burst gets a new one.
-PLAN_AGE = 1.0
+#: Seconds and uses after which a statement is planned anew: a plan made while the table was small
+#: meets a burst badly (20,000 jobs: 430/s until autoanalyze came, against 5,500/s). But a single
+#: job of a quiet queue is not to wait for the planner (a claim's plan takes 3 ms).
+PLAN_AGE, PLAN_USES = 1.0, 20
 #: Seconds after which it is planned anew in any case.
 PLAN_AGE_MAX = 60.0
 
 
 class _Plan:
-    """When a statement was planned and last used, by the monotonic clock."""
+    """When a statement was planned, by the monotonic clock, and how often it was used since."""
 
-    __slots__ = ("made_at", "used_at")
+    __slots__ = ("made_at", "uses")
 
     def __init__(self, now: float) -> None:
-        self.made_at = self.used_at = now
+        self.made_at = now
+        self.uses = 0
 
     def stale(self, now: float) -> bool:
         """Tell whether it is to be planned anew before it is used."""
         age = now - self.made_at
-        return age >= PLAN_AGE_MAX or (age >= PLAN_AGE and now - self.used_at < PLAN_AGE)
+        return age >= PLAN_AGE_MAX or (age >= PLAN_AGE and self.uses >= PLAN_USES)
 
 
 #: What a pooler answers when it does not keep prepared statements (queue.md R51).
@@ -139,7 +139,7 @@ def _send(raw: Any, text: str, params: Params, *, prepare: bool) -> None:
         _forget(pgconn, name, known=plan is not None)
         pgconn.send_prepare(name, query)
         plan = plans[name] = _Plan(now)
-    plan.used_at = now
+    plan.uses += 1
     pgconn.send_query_prepared(name, values)
 
 

@@ -77,25 +77,29 @@ def test_the_first_error_undoes_all_and_leaves_the_connection_usable(
     assert QueueState.objects.get().queue == "a"
 
 
-def test_a_plan_is_kept_for_a_second_under_a_name_of_its_text(
+def test_a_plan_has_a_name_of_its_text_and_is_made_anew_after_a_second_and_some_uses(
     raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     moment = 1_000.0
     monkeypatch.setattr(pipeline, "monotonic", lambda: moment)
+    monkeypatch.setattr(pipeline, "PLAN_USES", 3)
+    plans: set[tuple[str, datetime]] = set()
 
-    def made() -> list[Any]:
-        return raw.execute("SELECT name, prepare_time FROM pg_prepared_statements").fetchall()
+    def plans_after(later: float) -> int:
+        nonlocal moment
+        moment += later
+        pipeline.run(raw, [("SELECT 1", {})], prepare=True)
+        (plan,) = raw.execute("SELECT name, prepare_time FROM pg_prepared_statements").fetchall()
+        plans.add(plan)
+        assert len({name for name, _ in plans}) == 1
+        return len(plans)
 
-    pipeline.run(raw, [("SELECT 1", {})], prepare=True)
-    first = made()
-    assert len(first) == 1
-    moment += 0.9
-    pipeline.run(raw, [("SELECT 1", {})], prepare=True)
-    assert made() == first
-    moment += 0.2
-    pipeline.run(raw, [("SELECT 1", {})], prepare=True)
-    ((name, time),) = made()
-    assert (name, time > first[0][1]) == (first[0][0], True)
+    assert plans_after(0) == 1
+    assert plans_after(0.5) == 1
+    assert plans_after(0.4) == 1  # used often, but young
+    assert plans_after(0.2) == 2
+    assert plans_after(30.0) == 2  # old, but hardly used
+    assert plans_after(31.0) == 3
 
 
 def test_where_plans_get_lost_they_are_given_up_with_one_line(
@@ -116,7 +120,7 @@ def test_an_older_libpq_forgets_a_plan_by_a_statement(
     raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pipeline.capabilities, "has_send_close_prepared", lambda: False)
-    monkeypatch.setattr(pipeline, "PLAN_AGE", 0.0)
+    monkeypatch.setattr(pipeline, "PLAN_AGE_MAX", 0.0)
     for _ in range(2):
         assert pipeline.run(raw, [("SELECT 1", {})], prepare=True) == [[(1,)]]
     assert len(raw.execute(PREPARED).fetchall()) == 1
@@ -146,23 +150,3 @@ def test_without_poll_select_waits(raw: Any, monkeypatch: pytest.MonkeyPatch) ->
     text = "x" * 2_000_000
     statements: list[pipeline.Statement] = [("SELECT %(text)s::text", {"text": text})] * 4
     assert pipeline.run(raw, statements, prepare=False) == [[(text,)]] * 4
-
-
-def test_a_plan_that_rests_is_used_once_more_but_not_for_ever(
-    raw: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    moment = 1_000.0
-    monkeypatch.setattr(pipeline, "monotonic", lambda: moment)
-
-    def planned_at(later: float) -> Any:
-        nonlocal moment
-        moment += later
-        pipeline.run(raw, [("SELECT 1", {})], prepare=True)
-        return raw.execute("SELECT prepare_time FROM pg_prepared_statements").fetchone()[0]
-
-    first = planned_at(0)
-    assert planned_at(30.0) == first  # a single job after a rest
-    second = planned_at(0.1)
-    assert second > first  # and another one: it is in use
-    assert planned_at(59.0) == second
-    assert planned_at(1.0) > second
