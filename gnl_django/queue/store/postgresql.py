@@ -50,10 +50,16 @@ def array(values: Iterable[object]) -> str:
 
 
 def column(values: Sequence[object]) -> str:
-    """Return `array(values)`; a column of one value, as most are, is written only once."""
+    """Return `array(values)`; a column of one value, as most are, is written only once.
+
+    A column of texts is quoted as one, far below Python; none of them holds a NUL.
+    """
     first = values[0]
     if values.count(first) == len(values):
         return "{" + ",".join([_element(first)] * len(values)) + "}"
+    if all(type(value) is str for value in values):
+        whole = "\0".join(values).replace("\\", "\\\\").replace('"', '\\"')  # type: ignore[arg-type]
+        return '{"' + whole.replace("\0", '","') + '"}'
     return array(values)
 
 
