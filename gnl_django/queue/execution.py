@@ -25,7 +25,7 @@ from gnl_django.core.leases import Lease
 from gnl_django.errors import ExecutionRevoked, InvalidPayload
 from gnl_django.queue import outcomes
 from gnl_django.queue.context import AsyncJobContext, JobContext
-from gnl_django.queue.hygiene import tidy_async
+from gnl_django.queue.hygiene import tidy_async, untidy
 from gnl_django.queue.kinds import JobKind
 from gnl_django.queue.store.base import ClaimedRow, Outcome
 from gnl_django.queue.telling import heard, started
@@ -207,7 +207,8 @@ async def run_async(execution: Execution) -> None:
         value = await execution.kind.handler(*_arguments(execution))
     except BaseException as raised:  # noqa: BLE001 - CancelledError, SystemExit too
         error, judged = _unwrapped(raised)
-    await tidy_async(execution.row)
+    if untidy():
+        await tidy_async(execution.row)
     _judge_safely(execution, value, error, judged)
     failpoints.hit("handler.returned")
 

@@ -9,7 +9,6 @@ import logging
 from contextlib import suppress
 from threading import local
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from asgiref.sync import sync_to_async
 from django.db import connections
@@ -31,15 +30,18 @@ class _State:
 
 
 class _Here(local):
-    """This thread's state, made when it is first asked for."""
+    """This thread's state, made when it is first asked for.
+
+    `beside` is that of the thread in which coroutines of `loop`, run here, reach the database.
+    """
 
     def __init__(self) -> None:
         self.state = _State()
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.beside = self.state
 
 
 _here = _Here()
-#: Event loop -> state of the thread in which its coroutines reach the database.
-_beside: "WeakKeyDictionary[asyncio.AbstractEventLoop, _State]" = WeakKeyDictionary()
 
 
 def _opened(**_: object) -> None:
@@ -67,14 +69,20 @@ class tidied:
         _tidy_here(self._row)
 
 
+def untidy() -> bool:
+    """Tell, in a coroutine, whether there may be something for `tidy_async`."""
+    here = _here
+    return here.loop is not asyncio.get_running_loop() or here.beside.connected
+
+
 async def tidy_async(row: ClaimedRow) -> None:
     """Look after the thread in which async code reaches the database."""
     with suppress(asyncio.CancelledError):  # revoked after its end: nothing left to cancel
         loop = asyncio.get_running_loop()
-        state = _beside.get(loop)
-        if state is None:
-            state = _beside[loop] = await sync_to_async(lambda: _here.state)()
-        if state.connected:
+        if _here.loop is not loop:
+            _here.beside = await sync_to_async(lambda: _here.state)()
+            _here.loop = loop
+        if _here.beside.connected:
             await sync_to_async(_tidy_here)(row)
 
 
