@@ -8,7 +8,7 @@ RUN := $(VENV)/bin/python
 # Databases tested side by side; 1 prints the tests as they run.
 JOBS ?= 1
 # The floors that promise their branch coverage, tests included.
-COVERED := gnl_django/core/*,gnl_django/queue/*,tests/*
+COVERED := gnl_django/core/*,gnl_django/runs/*,gnl_django/queue/*,tests/*
 
 # The MySQL driver is compiled: only where the server and the client's headers are installed.
 MARIADB := $(shell PATH="$$PATH:/usr/sbin:/usr/local/sbin" command -v mariadbd 2>/dev/null)
@@ -19,7 +19,7 @@ EXTRAS := dev$(if $(MARIADB),$(if $(MARIADB_HEADERS),$(comma)mysql))
 STAMP := $(VENV)/.installed-$(subst $(comma),-,$(EXTRAS))
 
 .DEFAULT_GOAL := help
-.PHONY: help install test chaos coverage lint format demo bench clean
+.PHONY: help install test chaos coverage lint format demo bench figures clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,12 +37,13 @@ test: $(STAMP) ## the whole suite on SQLite, PostgreSQL and MariaDB (JOBS=3: sid
 	$(RUN) -m tests.run --jobs $(JOBS) $(ARGS)
 
 # Seconds of the storm of kills and times of each other fault, for each database.
-SECONDS ?= 180
+SECONDS ?= 150
 ROUNDS ?= 3
 
-chaos: $(STAMP) ## the long fault runs on every database, with counts (SECONDS=180, ROUNDS=3)
+chaos: $(STAMP) ## the long fault runs on every database, with counts (SECONDS=150, ROUNDS=3)
 	GNL_CHAOS_SECONDS=$(SECONDS) GNL_CHAOS_ROUNDS=$(ROUNDS) \
-		$(RUN) -m tests.run --jobs $(JOBS) --marks "" tests/chaos tests/model $(ARGS)
+		$(RUN) -m tests.run --jobs $(JOBS) --marks "" -rfE \
+		tests/chaos tests/model tests/conformance/test_load.py $(ARGS)
 
 coverage: $(STAMP) ## branch coverage over the runs on all databases
 	$(RUN) -m coverage erase
@@ -65,8 +66,15 @@ format: $(STAMP) ## put the code into its form
 demo: $(STAMP) ## real work through the queue, with the admin beside it (ONCE=1, DB=postgres, DATABASE_URL)
 	$(RUN) -m testproject.demo
 
-bench: $(STAMP) ## our figures beside the raw floor's and django-tasks-db's
-	$(RUN) -m benchmarks
+# ONLY, PEERS: names of sections and of peers; SCALE: counts and seconds times this.
+SCALE ?= 1
+
+bench: $(STAMP) ## our figures beside the peers' (ALL=1, ONLY="drain latency", PEERS=.., SCALE=0.1)
+	$(RUN) -m benchmarks --scale $(SCALE) $(if $(ALL),--all) $(if $(ONLY),--only "$(ONLY)") \
+		$(if $(PEERS),--peers "$(PEERS)")
+
+figures: $(STAMP) ## write the newest full run of bench into docs/benchmarks.md, with its picture
+	$(RUN) -m benchmarks.publish $(RESULTS)
 
 clean: ## remove the virtual environment and what the tools left
 	rm -rf $(VENV) .tox .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache \

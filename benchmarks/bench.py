@@ -8,9 +8,10 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 import psutil  # type: ignore[import-untyped,unused-ignore]
 import psycopg
@@ -19,9 +20,10 @@ from benchmarks.drain import Drain, Ground, drain
 from benchmarks.hits import HitLog
 from benchmarks.peers import Peer
 from benchmarks.plan import Sizes
+from benchmarks.redis import PrivateRedis
 from benchmarks.results import Results
 from benchmarks.stand import Place, Stand
-from testproject.private_server import ServerError
+from testproject.private_server import PrivateServer, ServerError
 from testproject.servers import PrivatePostgres
 
 # durability is the database's default; it is named here because a benchmark must not rest on it
@@ -32,6 +34,12 @@ SERVER_SETTINGS = {
     "autovacuum": "on",
     "shared_buffers": "512MB",
 }
+
+_Server = TypeVar("_Server", bound=PrivateServer)
+
+
+def _postgres(directory: Path | None) -> PrivatePostgres:
+    return PrivatePostgres(directory, durable=True, settings=SERVER_SETTINGS)
 
 
 class Bench:
@@ -60,7 +68,7 @@ class Bench:
         self.scratch.mkdir()
         self._stack.callback(shutil.rmtree, self.scratch, ignore_errors=True)
         self.hits = HitLog(self.scratch / "hits.log")
-        self.server = self._start_server()
+        self.server = self._start("postgres", _postgres)
         self.ground = Ground(self.hits, self.server.pid, self.settle)
         return self
 
@@ -80,10 +88,14 @@ class Bench:
         """Return the peer's stand at its own database, made at the first call."""
         name = "-".join(filter(None, ("bench", peer.name, variant)))
         if name not in self._stands:
-            self.server.create(name)
-            place = Place(name, self.server.url(name), self.server.dsn(name))
-            self.add_stand(Stand(peer, place, self.hits.path, self.logs))
+            self.add_stand(Stand(peer, self._place(name, peer), self.hits.path, self.logs))
         return self._stands[name]
+
+    def _place(self, name: str, peer: Peer) -> Place:
+        if peer.broker:
+            return Place(name, redis=self.redis.url())
+        self.server.create(name)
+        return Place(name, self.server.url(name), self.server.dsn(name))
 
     def add_stand(self, stand: Stand) -> Stand:
         """Make the stand's tables and close it with the run."""
@@ -106,13 +118,26 @@ class Bench:
 
     def drain(self, stand: Stand, jobs: int, **options: object) -> Drain:
         """Drain (benchmarks.drain) and keep the result with the run."""
-        result = drain(stand, self.ground, jobs, **options)  # type: ignore[arg-type]
+        ground = Ground(self.hits, self.redis.pid, _leave) if stand.peer.broker else self.ground
+        result = drain(stand, ground, jobs, **options)  # type: ignore[arg-type]
+        return self.keep(result)
+
+    def keep(self, result: Drain) -> Drain:
+        """Keep a drain with the run, and say so at once when it was not right."""
         self.results.drains.append(result)
         if not result.correct:
             self.say(f"WRONG: {result}")
         return result
 
     # -- the server --------------------------------------------------------------------------
+
+    def fresh(self, peer: Peer, variant: str = "") -> Stand:
+        """Return the peer's stand with an empty queue in a settled database."""
+        stand = self.stand(peer, variant)
+        stand.call("reset")
+        if not peer.broker:
+            self.settle(stand.place.name)
+        return stand
 
     def settle(self, database: str) -> None:
         """Bring a database to the same state before each measurement.
@@ -123,6 +148,11 @@ class Bench:
         with psycopg.connect(self.server.dsn(database), autocommit=True) as connection:
             connection.execute("VACUUM (ANALYZE)")
             connection.execute("CHECKPOINT")
+
+    @cached_property
+    def redis(self) -> PrivateRedis:
+        """The broker of the peer that needs one, started at its first use."""
+        return self._start("redis", PrivateRedis)
 
     def server_facts(self) -> dict[str, object]:
         """Return version and settings as the server says them, and where its data lies."""
@@ -135,19 +165,23 @@ class Bench:
         facts["filesystem"] = _filesystem(self.server.directory)
         return facts
 
-    def _start_server(self) -> PrivatePostgres:
+    def _start(self, name: str, make: Callable[[Path | None], _Server]) -> _Server:
         """Start on the disk of the checkout: `/tmp` may be memory, where a sync costs nothing.
 
         Where the server's ordinary user cannot get there, a temporary directory has to do; the
         JSON names the file system in either case.
         """
-        data = self.scratch / "postgres"
-        server = PrivatePostgres(data, durable=True, settings=SERVER_SETTINGS)
+        server = make(self.scratch / name)
         try:
-            return self._stack.enter_context(server)
+            self._stack.enter_context(server)
         except ServerError:
-            server = PrivatePostgres(durable=True, settings=SERVER_SETTINGS)
-            return self._stack.enter_context(server)
+            server = make(None)
+            self._stack.enter_context(server)
+        return server
+
+
+def _leave(_: str) -> None:
+    """Settle nothing: Redis has no statistics."""
 
 
 def _filesystem(path: Path) -> str:

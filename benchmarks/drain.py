@@ -35,6 +35,8 @@ class Drain:
     worker_cpu_us: float
     server_cpu_us: float
     foreign_cores: float
+    #: stamp of the moment at which a burst was there
+    filled_at: int = 0
 
     @property
     def correct(self) -> bool:
@@ -64,24 +66,30 @@ def drain(
     orgs: int = 0,
     keep: bool = False,
     idle_first: bool = False,
+    fill: Callable[[], object] | None = None,
     watch: Watch | None = None,
 ) -> Drain:
     """Fill the stand's queue with `jobs`, run workers until all have run, and check the result.
 
     keep: leave the rows that are there. idle_first: the worker is started on the empty queue and
     the jobs then come all at once, with no ANALYZE in between, as a burst does in production.
-    watch(pid, jobs done) is called about twenty times a second with the first worker's process id.
+    fill: fills the queue instead; `watch` may add the rest of the `jobs`. watch(pid, jobs done) is
+    called about twenty times a second with the first worker's process id.
     """
     if not keep:
         stand.call("reset")
+    filled_at = 0
     if not idle_first:
-        stand.call("load", count=jobs, orgs=orgs)
+        if fill:
+            fill()
+        else:
+            stand.call("load", count=jobs, orgs=orgs)
     ground.settle(stand.place.name)
     ground.hits.clear()
     with stand.workers(processes, *stand.peer.plain) as pids:
         if idle_first:
             time.sleep(IDLE_FIRST)
-            stand.call("load", count=jobs, orgs=orgs)
+            filled_at = stand.call("load", count=jobs, orgs=orgs)
         cost = _run(ground, jobs, pids, watch)
         unfinished = _wait_for_outcomes(stand, SETTLE if cost.complete else 0)
         memories = [machine.memory(pid) for pid in pids]
@@ -99,6 +107,7 @@ def drain(
         worker_cpu_us=round(cost.worker_us, 1),
         server_cpu_us=round(cost.server_us, 1),
         foreign_cores=round(cost.foreign_cores, 2),
+        filled_at=filled_at,
     )
 
 

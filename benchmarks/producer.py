@@ -27,8 +27,10 @@ class Commands:
     def reset(self) -> None:
         self._side.reset()
 
-    def load(self, count: int, orgs: int = 0) -> None:
+    def load(self, count: int, orgs: int = 0) -> int:
+        """Return the stamp of the moment at which the jobs are there."""
         self._side.load(range(count), orgs)
+        return time.monotonic_ns()
 
     def seed(self, finished: int, scheduled: int) -> None:
         self._side.seed(finished, scheduled)
@@ -58,22 +60,26 @@ class Commands:
         self._side.enqueue_keyed(numbers, orgs)
         return time.perf_counter() - start
 
-    def spaced(self, count: int, gap: float) -> list[int]:
-        """Enqueue `count` jobs on a fixed beat; return the stamp in front of each call."""
+    def spaced(
+        self, count: int, gap: float, first: int = 0, org: str = ""
+    ) -> list[tuple[int, int]]:
+        """Enqueue `count` jobs on a fixed beat; return the stamps around each call."""
         stamps = []
         never = threading.Event()
         start = time.monotonic()
-        for number in range(count):
-            never.wait(max(0.0, start + number * gap - time.monotonic()))
-            stamps.append(time.monotonic_ns())
-            self._side.enqueue(number)
+        for at in range(count):
+            never.wait(max(0.0, start + at * gap - time.monotonic()))
+            before = time.monotonic_ns()
+            if org:
+                self._side.enqueue_for(org, first + at)
+            else:
+                self._side.enqueue(first + at)
+            stamps.append((before, time.monotonic_ns()))
         return stamps
 
-    def start_worker(self) -> None:
-        self._side.start_worker()
-
-    def stop_worker(self) -> None:
-        self._side.stop_worker()
+    def own(self, name: str, **arguments: Any) -> Any:
+        """Call what only this side has."""
+        return getattr(self._side, name)(**arguments)
 
 
 def answer(commands: Commands, line: str) -> dict[str, Any]:

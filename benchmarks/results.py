@@ -14,6 +14,8 @@ class Results:
     samples: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     drains: list[Drain] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    #: Points (seconds, value) of what is drawn over time, by name and peer.
+    series: dict[str, dict[str, list[tuple[float, float]]]] = field(default_factory=dict)
     idle_statements: dict[str, Counter[str]] = field(default_factory=dict)
 
     def add(self, metric: str, peer: str, value: float) -> None:

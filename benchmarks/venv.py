@@ -1,51 +1,68 @@
-"""The virtual environment of django-tasks-db: Django 6.1 on Python 3.13, made when first needed.
+"""The peers' virtual environments, made when first needed and kept in `.bench/`.
 
-It lives in `.bench/` and is made again when the wanted packages change. Without a Python 3.13 there
-is none, and the caller leaves the peer out.
+An environment is made again when the wanted packages or the interpreter change. What cannot be made
+is a BenchError; the caller leaves the peer out and says so.
 """
 
+import json
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.plan import BenchError
 
-PACKAGES = ("django-tasks-db", "django==6.1.*", "psycopg[binary]>=3.2")
-VERSION = "3.13"
+NEWER = "3.13"  # Django 6.1 needs at least 3.12
 
 
-def python_313() -> Path | None:
-    """Return a Python 3.13 that runs; a pyenv shim of a version that is not chosen does not."""
-    for candidate in _candidates():
-        check = "import sys; print('%d.%d' % sys.version_info[:2])"
-        found = subprocess.run(
-            [str(candidate), "-c", check], capture_output=True, text=True, check=False
-        )
-        if found.stdout.strip() == VERSION:
+def python_of(version: str) -> Path | None:
+    """Return a Python of that version that runs; a pyenv shim of one not chosen does not."""
+    for candidate in _candidates(version):
+        if _version(candidate) == version:
             return candidate
     return None
 
 
-def _candidates() -> Iterator[Path]:
-    if path := shutil.which(f"python{VERSION}"):
+def _candidates(version: str) -> Iterator[Path]:
+    if path := shutil.which(f"python{version}"):
         yield Path(path)
-    yield from sorted(Path.home().glob(f".pyenv/versions/{VERSION}*/bin/python"))
+    yield from sorted(Path.home().glob(f".pyenv/versions/{version}*/bin/python"))
 
 
-def make(directory: Path, base: Path) -> Path:
+def _version(python: Path) -> str:
+    check = "import sys; print('%d.%d' % sys.version_info[:2])"
+    found = subprocess.run([str(python), "-c", check], capture_output=True, text=True, check=False)
+    return found.stdout.strip()
+
+
+def make(directory: Path, base: Path, packages: Sequence[str]) -> Path:
     """Return the interpreter of the environment in `directory`, making it when it is not right."""
     python = directory / "bin" / "python"
     mark = directory / "packages.txt"
-    wanted = "\n".join(PACKAGES)
+    wanted = "\n".join((_version(base), *packages))
     if python.exists() and mark.exists() and mark.read_text() == wanted:
         return python
     shutil.rmtree(directory, ignore_errors=True)
     directory.parent.mkdir(parents=True, exist_ok=True)
     _run([str(base), "-m", "venv", str(directory)])
-    _run([str(python), "-m", "pip", "install", "--quiet", *PACKAGES])
+    _run([str(python), "-m", "pip", "install", "--quiet", *packages])
     mark.write_text(wanted)
     return python
+
+
+def versions(python: str, names: Sequence[str]) -> dict[str, str]:
+    """Return the versions of the packages `names` that the interpreter finds, and its own."""
+    ask = (
+        "import importlib.metadata as m, json, platform, sys\n"
+        "found = {'python': platform.python_version()}\n"
+        "for name in sys.argv[1:]:\n"
+        "    try: found[name] = m.version(name)\n"
+        "    except m.PackageNotFoundError: pass\n"
+        "print(json.dumps(found))"
+    )
+    done = subprocess.run([python, "-c", ask, *names], capture_output=True, text=True, check=True)
+    found: dict[str, str] = json.loads(done.stdout)
+    return found
 
 
 def _run(command: list[str]) -> None:

@@ -10,7 +10,7 @@ from django.conf import settings as django_settings
 from django.core import checks
 from django.core.checks import CheckMessage, Tags, register
 from django.core.exceptions import ImproperlyConfigured
-from django.db import connections
+from django.db import connections, router
 from django.utils.module_loading import import_string
 
 from gnl_django import conf
@@ -55,7 +55,7 @@ def check_settings(
     if settings.DATABASE not in django_settings.DATABASES:
         message = f"GNL['DATABASE'] = {settings.DATABASE!r} is not an alias of DATABASES."
         return [*found, checks.Error(message, id="gnl_django.E003")]
-    return found + _check_options(settings.DATABASE)
+    return found + _check_alias(settings.DATABASE) + _check_options(settings.DATABASE)
 
 
 def _check_redaction(settings: conf.Settings) -> list[CheckMessage]:
@@ -67,6 +67,24 @@ def _check_redaction(settings: conf.Settings) -> list[CheckMessage]:
         message = f"GNL['REDACT_KEYS'] or GNL['REDACT'] cannot be used: {error}"
         return [checks.Error(message, id="gnl_django.E005")]
     return []
+
+
+def _check_alias(alias: str) -> list[CheckMessage]:
+    """Check what makes an alias no place for jobs at all."""
+    found: list[CheckMessage] = []
+    if not router.allow_migrate(alias, "gnl_django", model_name="job"):
+        found.append(
+            checks.Warning(
+                f"A database router keeps the tables of gnl_django out of {alias!r}, where "
+                "GNL['DATABASE'] looks for them.",
+                hint="Let allow_migrate() return True for the app label gnl_django there.",
+                id="gnl_django.W004",
+            )
+        )
+    if not django_settings.DATABASES[alias].get("AUTOCOMMIT", True):
+        message = f"DATABASES[{alias!r}] has AUTOCOMMIT off: nothing a worker does would last."
+        found.append(checks.Error(message, id="gnl_django.E006"))
+    return found
 
 
 def _check_options(alias: str) -> list[CheckMessage]:

@@ -47,7 +47,8 @@ class Settings:
     MAX_POLL: float = 6.4
     #: Handlers that run at the same time in one worker.
     CONCURRENCY: int = 10
-    #: LISTEN and NOTIFY between processes (PostgreSQL); None = on where it exists.
+    #: LISTEN and NOTIFY between processes (PostgreSQL); None = on where it exists, without LISTEN
+    #: behind a pooler that shares sessions.
     NOTIFY: bool | None = None
     #: Seconds a pass waits for running handlers so that their outcomes share a transaction (R10).
     LINGER: float = 0.001
@@ -64,6 +65,11 @@ class Settings:
     KEEP_CANCELED: timedelta | float | None = timedelta(days=7)
     #: .. has died.
     KEEP_DEAD: timedelta | float | None = timedelta(days=90)
+    #: How long a durable run is kept after it has ended, with its steps; one whose job still exists
+    #: stays with it.
+    KEEP_RUNS: timedelta | float | None = timedelta(days=30)
+    #: How long what `claim` and `frozen` have noted is kept.
+    KEEP_MARKS: timedelta | float | None = timedelta(days=90)
     #: Seconds that a ready job may wait before `gnl_status` calls its queue late; a queue's own
     #: `alert_age` wins.
     STUDIO_ALERT_AGE: int = 300

@@ -4,26 +4,17 @@
 trusted because `tests/chaos/test_harness.py` has seen it turn red.
 """
 
-import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.history import Change, History, Record, marks_of, short
+from tests.checkers_lanes import check_q13, check_q14, check_q17
+from tests.history import Change, History, marks_of, short
+from tests.violations import FINAL, JOB, TINY, Checker, Violation, invoked_marks, payload_of
 
-FINAL = frozenset({"succeeded", "dead", "canceled"})
-JOB = "gnl_django_job"
-TINY = 0.0015  # seconds: SQLite's clock knows milliseconds
-
-
-@dataclass(frozen=True)
-class Violation:
-    """One broken rule: what is wrong and with which jobs."""
-
-    rule: str
-    text: str
-    jobs: tuple[int, ...] = ()
+#: Figures of all histories of this run that had to be green.
+TOTALS: Counter[str] = Counter()
 
 
 @dataclass
@@ -48,12 +39,10 @@ class Report:
             lines.append(f"and {len(self.violations) - 20} more")
         return "\n".join(lines)
 
-    def assert_green(self) -> None:
-        """Fail with everything that is known when a rule is broken."""
-        assert not self.violations, str(self)
-
-
-Checker = Callable[[History], list[Violation]]
+    def assert_green(self, hint: str = "") -> None:
+        """Fail with everything that is known when a rule is broken; `hint` comes first."""
+        TOTALS.update({**self.counts, "histories": 1})
+        assert not self.violations, f"{hint}{self}"
 
 
 def check_q1(h: History) -> list[Violation]:
@@ -197,7 +186,7 @@ def check_q6(h: History) -> list[Violation]:
             claim = (job, str(change.old_token))
             if change.new_state == "succeeded" and change.old_state == "running":
                 end = ended.get(claim)
-                if claim in started and (end is None or end["db"] > change.db + TINY):
+                if claim in started and (end is None or (end["db"] or 0.0) > change.db + TINY):
                     text = f"succeeded under {short(change.old_token)}, whose handler had not ended"
                     found.append(Violation("Q6", text, (job,)))
     told = Counter((record["proc"], record["job"]) for record in h.told("stale"))
@@ -439,8 +428,11 @@ QUEUE: dict[str, Checker] = {
     "Q10": check_q10,
     "Q11": check_q11,
     "Q12": check_q12,
+    "Q13": check_q13,
+    "Q14": check_q14,
     "Q15": check_q15,
     "Q16": check_q16,
+    "Q17": check_q17,
     "Q18": check_q18,
     "Q19": check_q19,
     "Q20": check_q20,
@@ -481,19 +473,3 @@ def ok_ids(h: History) -> list[int]:
         if record["type"] == "ok" and record["f"].startswith("enqueue"):
             found += record["id"] if isinstance(record["id"], list) else [record["id"]]
     return found
-
-
-def invoked_marks(h: History) -> Iterator[tuple[str, Any]]:
-    """Yield the call's number and each item of every enqueue that was tried."""
-    for record in h.client:
-        if record["type"] == "invoke" and record["f"].startswith("enqueue"):
-            for mark in marks_of(record["value"]):
-                yield record["call"], mark
-
-
-def payload_of(row: Record) -> Record:
-    """Return a row's payload when it is an object, else an empty one."""
-    payload = row["payload"]
-    if isinstance(payload, str):
-        payload = json.loads(payload)
-    return payload if isinstance(payload, dict) else {}

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit, urlunsplit
 import pytest
 
 from testproject.servers import PrivateMariaDB, PrivatePostgres, ServerError, mariadb_missing
+from tests.pgbouncer import PrivatePgBouncer
 
 VENDORS = ("sqlite", "postgresql", "mysql")
 
@@ -26,6 +27,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="sqlite",
         help="database of this run; a private server is started (TEST_MYSQL_URL: use that one)",
     )
+    parser.getgroup("database").addoption(
+        "--pgbouncer",
+        action="store_true",
+        help="with --db=postgresql: reach it through a PgBouncer in transaction mode, LISTEN off",
+    )
 
 
 @pytest.hookimpl(wrapper=True)
@@ -33,8 +39,10 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> Iterator[None]
     """Start the database before Django's settings are read."""
     options = early_config.known_args_namespace
     if not (options.help or options.version):
+        if options.pgbouncer and options.db != "postgresql":
+            raise pytest.UsageError("--pgbouncer goes with --db=postgresql")
         try:
-            early_config.add_cleanup(_start(options.db))
+            early_config.add_cleanup(_start(options.db, pooled=options.pgbouncer))
         except ServerError as error:
             raise pytest.UsageError(f"--db={options.db}: {error}") from None
     return (yield)
@@ -46,9 +54,10 @@ def pytest_report_header(config: pytest.Config) -> str:
     return f"database: {config.getoption('db')} {os.environ.get('DATABASE_URL', '')}"
 
 
-def _start(vendor: str) -> Callable[[], object]:
+def _start(vendor: str, *, pooled: bool = False) -> Callable[[], object]:
     """Start `vendor`, point the environment at it, and return what ends it."""
     os.environ.pop("GNL_TEST_DATABASE", None)
+    os.environ.pop("GNL_TEST_POOLED", None)
     if vendor == "sqlite":
         place = tempfile.mkdtemp(prefix="gnl-sqlite-")
         os.environ["DATABASE_URL"] = f"sqlite:///{place}/gnl.sqlite3"
@@ -59,7 +68,12 @@ def _start(vendor: str) -> Callable[[], object]:
         postgres = PrivatePostgres().start()
         postgres.create("gnl")
         os.environ["DATABASE_URL"] = postgres.url("gnl")
-        return lambda: postgres.stop("immediate")
+        if not pooled:
+            return lambda: postgres.stop("immediate")
+        pooler = PrivatePgBouncer(postgres.port).start()
+        os.environ["DATABASE_URL"] = pooler.url("gnl")
+        os.environ["GNL_TEST_POOLED"] = "1"
+        return lambda: (pooler.stop("immediate"), postgres.stop("immediate"))
     if url := os.environ.get("TEST_MYSQL_URL"):
         os.environ["DATABASE_URL"] = url
         # Somebody else's server: another run may be using it at the same time.

@@ -9,6 +9,7 @@ import json
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import count
@@ -16,7 +17,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from django.db import connections
+from django.db import DatabaseError, connections
 
 from gnl_django.core.db import Fault, fault_of
 from gnl_django.models import Job
@@ -69,8 +70,16 @@ class ClientLog(Log):
 class EffectLog(Log):
     """What handlers did: `start`, `revoked`, `end`; and what workers told: `stale`, `final`."""
 
-    def attempt(self, e: str, ctx: Any, *, using: str = "default", **values: Any) -> None:
-        """Write a line about the attempt of `ctx` with the database's clock."""
+    def attempt(
+        self, e: str, ctx: Any, *, using: str = "default", blind: bool = False, **values: Any
+    ) -> None:
+        """Write a line about the attempt of `ctx` with the database's clock.
+
+        With `blind` also when the database does not answer; then `db` is None.
+        """
+        moment = None
+        with suppress(DatabaseError) if blind else nullcontext():
+            moment = database_clock(using)
         self.write(
             e=e,
             job=ctx.job_id,
@@ -79,7 +88,7 @@ class EffectLog(Log):
             kind=ctx.kind,
             org=ctx.org or "",
             queue=ctx.queue,
-            db=database_clock(using),
+            db=moment,
             **values,
         )
 
@@ -262,7 +271,8 @@ class History:
     frozen. `faulted`: any fault at all was injected. `cut`: connections were lost, so that somebody
     may not know what he did. `bound`: seconds within which all had to be final after `quiet_at`
     (database clock), None when nobody asks. `slack`: seconds allowed to a busy machine in rules
-    about time.
+    about time. `lag`: seconds within which every transaction commits: the audit notes a change when
+    it is made, others see it then. `vendor`: of the database.
     """
 
     client: list[Record] = field(default_factory=list)
@@ -276,7 +286,9 @@ class History:
     quiet_at: float | None = None
     bound: float | None = None
     ttl: float = 30.0
-    slack: float = 2.0
+    slack: float = 5.0
+    lag: float = 2.0
+    vendor: str = ""
 
     def of_job(self, table: str = "gnl_django_job") -> dict[int, list[Change]]:
         """Return the audit of one table by job."""
@@ -309,7 +321,7 @@ class History:
             if change.job in wanted
         ]  # fmt: skip
         lines += [
-            (record.get("db", 0.0), f"effect {json.dumps(record)}")
+            (record.get("db") or 0.0, f"effect {json.dumps(record)}")
             for record in self.effects
             if record.get("job") in wanted
         ]
@@ -338,6 +350,7 @@ class Recorder:
         """Return the whole history with its rows as they are now."""
         for name, value in changes.items():
             setattr(self.known, name, value)
+        self.known.vendor = connections[self.using].vendor
         self.known.client = read_log(self.directory / "client")
         self.known.effects = read_log(self.directory / "effects")
         self.known.audit = read_audit(self.using)

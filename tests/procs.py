@@ -81,14 +81,14 @@ class Proc:
         with contextlib.suppress(ProcessLookupError):
             self.popen.send_signal(number)
 
-    def wait(self, timeout: float = 20.0) -> int:
+    def wait(self, timeout: float = 40.0) -> int:
         """Return its exit code (negative: the signal that ended it); fail after `timeout` s."""
         try:
             return self.popen.wait(timeout)
         except subprocess.TimeoutExpired:
             raise self._failure(f"has not ended within {timeout:g} s") from None
 
-    def wait_line(self, text: str, timeout: float = 20.0, *, count: int = 1) -> str:
+    def wait_line(self, text: str, timeout: float = 40.0, *, count: int = 1) -> str:
         """Return the `count`-th line of output that contains `text`; wait for it."""
         deadline = time.monotonic() + timeout
         pause = threading.Event()
@@ -103,7 +103,7 @@ class Proc:
                 raise self._failure(f"has not written {text!r} within {timeout:g} s")
             pause.wait(PAUSE)
 
-    def wait_stopped(self, timeout: float = 20.0) -> None:
+    def wait_stopped(self, timeout: float = 40.0) -> None:
         """Wait until it is frozen (fail point action `stop`, or `.stop()`)."""
         deadline = time.monotonic() + timeout
         pause = threading.Event()
@@ -115,7 +115,7 @@ class Proc:
                 pause.wait(PAUSE)
         raise self._failure(f"is not stopped after {timeout:g} s")
 
-    def wait_point(self, name: str, timeout: float = 20.0) -> None:
+    def wait_point(self, name: str, timeout: float = 40.0) -> None:
         """Wait until it stands at the fail point `name`, spawned with action `wait`.
 
         It stays there until `release(name)`.

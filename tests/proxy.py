@@ -126,6 +126,9 @@ class Proxy:
                 self._mode = "losing"
                 server.sendall(piece)
                 self._pass_the_rest(client, server)
+                # Before the mode: the other direction would pass the answer on.
+                self._drop(client)
+                self._drop(server)
                 self._mode = "pass"
                 self.struck.set()
                 return False

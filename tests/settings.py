@@ -32,6 +32,10 @@ if django.VERSION >= (6, 0):
 
 # Both switches are needed; the other is the environment variable itself.
 GNL = {"FAILPOINTS": "GNL_FAILPOINTS" in os.environ}
+if "GNL_TEST_POOLED" in os.environ:
+    # A pooler in transaction mode keeps no session: no cursor over transactions, no LISTEN.
+    DATABASES["default"]["DISABLE_SERVER_SIDE_CURSORS"] = True
+    GNL["NOTIFY"] = False
 if "GNL_TEST_HEARTBEAT" in os.environ:
     GNL["HEARTBEAT"] = float(os.environ["GNL_TEST_HEARTBEAT"])
 

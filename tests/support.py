@@ -18,7 +18,7 @@ def vendor(using: str = "default") -> str:
 
 def wait_until(
     condition: Callable[[], Value],
-    timeout: float = 10.0,
+    timeout: float = 30.0,
     *,
     describe: str | Callable[[], object] = "",
 ) -> Value:

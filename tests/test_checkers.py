@@ -58,7 +58,15 @@ def zombie() -> History:
             change(16, "running", "succeeded", 12.4, old_token=B, attempt=2, finished=12.4),
         ],
         rows={
-            7: {"org": "", "key": None, "payload": {"m": "x"}, "state": "succeeded", "attempt": 2}
+            7: {
+                "queue": "default",
+                "org": "",
+                "priority": 0,
+                "key": None,
+                "payload": {"m": "x"},
+                "state": "succeeded",
+                "attempt": 2,
+            }
         },
         faulted=True,
         ttl=2.0,
@@ -154,6 +162,86 @@ def q12(h: History) -> None:
     h.client[0]["value"]["payload"] = {"m": "x", "more": 1}
 
 
+def lanes(h: History, *orgs: str) -> list[int]:
+    """Replace the history by jobs that became ready at 1 s, one of each org; return their ids."""
+    jobs = list(range(10, 10 + len(orgs)))
+    h.rows = {job: {**h.rows[7], "org": org} for job, org in zip(jobs, orgs, strict=True)}
+    h.audit = [
+        replace(change(job, None, "ready", 1.0), job=job, pk=job, op="INSERT") for job in jobs
+    ]
+    h.effects = [
+        {"e": "worker", "t": 0.0, "proc": "a", "kinds": ["k"]},
+        *[effect("start", f"t{job}", job, job, proc="a", job=job, m=None) for job in jobs],
+    ]
+    h.client = []
+    h.faulted = False
+    h.quiet_at = None
+    return jobs
+
+
+def claims(h: History, *jobs: int) -> None:
+    """Let one worker claim jobs one after another, ten seconds apart."""
+    for at, job in enumerate(jobs):
+        claim = change(100 + at, "ready", "running", 10.0 * (at + 1), new_token=f"t{job}",
+                       lease=1e9, attempt=1)  # fmt: skip
+        h.audit.append(replace(claim, job=job, pk=job))
+
+
+def q13(h: History) -> None:
+    one, two, three, *_ = lanes(h, "a", "a", "a", "b")
+    claims(h, one, two, three)
+
+
+def q13_priority(h: History) -> None:
+    one, two = lanes(h, "a", "a")
+    h.rows[two]["priority"] = 5
+    claims(h, one, two)
+
+
+def q13_id(h: History) -> None:
+    one, two, three = lanes(h, "a", "a", "b")
+    claims(h, two, three, one)
+
+
+def q14(h: History) -> None:
+    jobs = lanes(h, "a", "a", "a")
+    for job in jobs:
+        item = {"m": f"m{job}", "payload": {"m": f"m{job}"}, "org": "a", "max_depth": 2}
+        h.rows[job]["payload"] = item["payload"]
+        call = {"f": "enqueue", "proc": "c", "call": f"c-{job}", "key": None}
+        h.client += [
+            {**call, "t": job, "type": "invoke", "value": item},
+            {**call, "t": job + 0.5, "type": "ok", "id": job},
+        ]
+
+
+def walked(h: History, *ids: int, scope: Any = None) -> None:
+    call = {"f": "walk", "proc": "c", "call": "w-1", "key": None, "t": 0.0}
+    walk = {"ids": list(ids), "began": 9.5, "first": 9.6, "ended": 20.0}
+    h.lag = 0.1
+    h.client += [
+        {**call, "type": "invoke", "value": scope or {}},
+        {**call, "type": "ok", "id": walk},
+    ]
+
+
+def q17(h: History) -> None:
+    walked(h, 7, 7)
+
+
+def q17_missing(h: History) -> None:
+    walked(h)
+
+
+def q17_new(h: History) -> None:
+    h.audit[0] = replace(h.audit[0], db=9.7)
+    walked(h, 7)
+
+
+def q17_other(h: History) -> None:
+    walked(h, 7, scope={"org": "a"})
+
+
 def q15(h: History) -> None:
     h.effects[3]["max_hold"] = 0.1
     h.slack = -1.0
@@ -165,7 +253,7 @@ def q15_outcome(h: History) -> None:
 
 
 def q16(h: History) -> None:
-    h.effects.append(effect("revoked", A, 6.0, 0, why="lease-lost"))
+    h.effects.append(effect("revoked", A, 12.0, 0, why="lease-lost"))
 
 
 def q18(h: History) -> None:
@@ -198,8 +286,9 @@ def q20_twice(h: History) -> None:
 @pytest.mark.parametrize(
     "breach",
     [
-        q1, q2, q3, q4, q5, q6, q6_token, q7, q8, q8_most, q9, q10, q10_state, q11, q12, q15,
-        q15_outcome, q16, q18, q18_open, q19, q19_other, q20, q20_twice,
+        q1, q2, q3, q4, q5, q6, q6_token, q7, q8, q8_most, q9, q10, q10_state, q11, q12, q13,
+        q13_priority, q13_id, q14, q15, q15_outcome, q16, q17, q17_missing, q17_new, q17_other, q18,
+        q18_open, q19, q19_other, q20, q20_twice,
     ],
     ids=lambda breach: breach.__name__,
 )  # fmt: skip
@@ -215,3 +304,63 @@ def test_an_enqueue_of_unknown_outcome_may_have_run_and_is_counted() -> None:
     report = check_all(history)
     report.assert_green()
     assert report.counts["unknown that ran"] == 1
+
+
+def q13_of(h: History) -> set[str]:
+    return {violation.rule for violation in check_all(h).violations} & {"Q13"}
+
+
+def test_lanes_that_take_turns_and_jobs_in_their_order_are_green() -> None:
+    history = zombie()
+    a1, b1, a2, b2, a3 = lanes(history, "a", "b", "a", "b", "a")
+    history.rows[a2]["priority"] = 5
+    claims(history, a2, b1, a1, b2, a3)
+    assert q13_of(history) == set()
+
+
+def test_a_lane_that_is_come_to_twice_before_a_look_that_had_begun_is_forgiven() -> None:
+    history = zombie()
+    a1, a2, b = lanes(history, "a", "a", "b")
+    claims(history, a1, a2, b)
+    assert q13_of(history) == set()
+
+
+def test_a_lane_that_has_just_begun_to_wait_is_not_overdue() -> None:
+    history = zombie()
+    *many, _ = lanes(history, "a", "a", "a", "a", "b")
+    claims(history, *many)
+    history.audit[4] = replace(history.audit[4], db=29.5, seq=102)
+    history.audit.sort(key=lambda c: (c.db, c.seq))
+    assert q13_of(history) == set()
+
+
+def test_a_frozen_worker_says_nothing_about_turns() -> None:
+    history = zombie()
+    q13(history)
+    history.stopped = {"a"}
+    assert q13_of(history) == set()
+
+
+def test_callers_at_once_may_exceed_a_depth_where_the_database_cannot_lock_a_lane() -> None:
+    history = zombie()
+    q14(history)
+    for record in history.client:
+        record["t"] = {"invoke": 1.0, "ok": 2.0}[record["type"]]  # all at once
+    assert "Q14" not in check_all(history).red
+    history.vendor = "postgresql"
+    assert "Q14" in check_all(history).red
+
+
+def test_a_depth_that_not_all_callers_give_is_nobodys_promise() -> None:
+    history = zombie()
+    q14(history)
+    del history.client[0]["value"]["max_depth"]
+    assert "Q14" not in check_all(history).red
+
+
+def test_a_walk_may_or_may_not_show_what_was_committed_or_deleted_meanwhile() -> None:
+    for ids in ((), (7,)):
+        history = zombie()
+        history.audit[0] = replace(history.audit[0], db=9.45)
+        walked(history, *ids)
+        assert "Q17" not in check_all(history).red

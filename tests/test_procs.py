@@ -114,8 +114,8 @@ def test_a_wait_for_a_child_has_a_deadline_and_shows_its_output(spawn: Spawner) 
     ):
         with pytest.raises(AssertionError, match=r"0\.05 s; its output:\nup"):
             wait()
-    child.interrupt()
-    assert child.wait() != 0
+    child.term()
+    assert child.wait() == -signal.SIGTERM
 
 
 def test_children_are_started_by_the_main_thread_only(spawn: Spawner) -> None:

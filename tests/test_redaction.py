@@ -1,7 +1,6 @@
 """gnl_django.redaction: what is hidden, from whom, and that hostile values cost nothing."""
 
 from collections.abc import Iterator
-from time import perf_counter
 from typing import Any
 
 import pytest
@@ -118,13 +117,12 @@ def test_a_hook_that_fails_hides_the_value_and_keeps_it_out_of_the_log(
 
 
 @pytest.mark.row("security", "N8")
-def test_a_megabyte_of_key_or_value_is_looked_at_in_no_time() -> None:
+def test_a_megabyte_of_key_or_value_is_looked_at_in_no_time(settings: Any) -> None:
+    settings.GNL = {"REDACT_KEYS": "(?:(?:p|a|s)+)+!"}  # a search for it would not end today
     big = "pass" * 250_000
-    began = perf_counter()
 
     found = redact("k", {big: "hidden, for the key is too long to search", "text": big})
 
-    assert perf_counter() - began < 0.05
     assert found == {big: HIDDEN, "text": big}
 
 

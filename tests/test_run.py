@@ -1,5 +1,6 @@
 """`make test`: one run a database, an honest exit code, and nothing left out in silence."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -49,7 +50,9 @@ def test_a_failed_run_shows_its_failure_and_fails_the_whole(
     shown = capfd.readouterr().out
     assert "assert 'this' == 'that'" in shown
     assert "1 failed in" in shown
-    assert "tests: FAILED on sqlite" in shown
+    *_, named, verdict = shown.splitlines()
+    assert named.endswith("::test_it_fails AssertionError: assert 'this' == 'that'")
+    assert verdict == "tests: FAILED on sqlite"
 
 
 def test_no_test_on_any_database_is_a_failure(suite: Path) -> None:
@@ -62,3 +65,17 @@ def test_a_run_is_complete_when_a_server_of_mysql_is_named_or_mariadb_is_there(
     assert run.choose() == (["sqlite"], f"NOT TESTED ON MariaDB. {MISSING}")
     monkeypatch.setenv("TEST_MYSQL_URL", "mysql://root@127.0.0.1/x")
     assert run.choose() == (["sqlite", "mysql"], "")
+
+
+def test_what_the_fault_tests_have_counted_is_printed_at_the_end(
+    suite: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    suite.write_text(
+        "import os\n\ndef test_it_tells():\n"
+        "    with open(os.environ['GNL_CHAOS_REPORT'], 'a') as report:\n"
+        "        report.write('lost 0, doubled 0\\n')\n"
+    )
+    assert run.main([*ARGUMENTS, str(suite)]) == 0
+    shown = capfd.readouterr().out.splitlines()
+    assert shown.index("lost 0, doubled 0") > shown.index("=== sqlite")
+    assert "GNL_CHAOS_REPORT" not in os.environ

@@ -1,4 +1,11 @@
-"""The measured handler: found by the worker as in any app, and called by the producer's side."""
+"""The measured handler: found by the worker as in any app, and called by the producer's side.
+
+`BENCH_HANDLER` chooses its form: `typed` as the README shows it, with a payload that is checked;
+`plain` without a type and `async` the same as a coroutine, as those it is measured against have.
+"""
+
+import os
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -12,7 +19,20 @@ class Number(BaseModel):
     i: int
 
 
-@job("bench.noop")
-def noop(payload: Number) -> None:
+def typed(payload: Number) -> None:
     """Leave the counted line, nothing else."""
     hit(payload.i)
+
+
+def plain(payload: Any) -> None:
+    """Leave the counted line, nothing else."""
+    hit(payload["i"])
+
+
+async def coroutine(payload: Any) -> None:
+    """Leave the counted line, nothing else."""
+    hit(payload["i"])
+
+
+_handlers: dict[str, Any] = {"typed": typed, "plain": plain, "async": coroutine}
+noop = job("bench.noop")(_handlers[os.environ.get("BENCH_HANDLER", "typed")])

@@ -1,10 +1,16 @@
-"""What a side must offer, and the SQL two of them share.
+"""What a side must offer, and the SQL some of them share.
 
 `benchmarks.producer` calls these methods and measures around them.
 """
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+
+
+def address() -> dict[str, str]:
+    """Return host, port, user and dbname of the database under measurement."""
+    return dict(part.split("=", 1) for part in os.environ["BENCH_DSN"].split())
 
 
 class Side(ABC):
@@ -26,9 +32,9 @@ class Side(ABC):
     def unfinished(self) -> int:
         """Return how many jobs did not end well and are not due far in the future."""
 
-    @abstractmethod
     def seed(self, finished: int, scheduled: int) -> None:
         """Add rows of the past and rows due tomorrow, which no worker may touch."""
+        raise NotImplementedError
 
     def enqueue_many(self, numbers: Sequence[int]) -> None:
         """Enqueue all `numbers` with the peer's bulk call."""
@@ -45,12 +51,8 @@ class Side(ABC):
         else:
             self.enqueue_many(numbers)
 
-    def start_worker(self) -> None:
-        """Start a worker inside this process."""
-        raise NotImplementedError
-
-    def stop_worker(self) -> None:
-        """Stop it and wait for its end."""
+    def enqueue_for(self, org: str, number: int) -> None:
+        """Enqueue one job of an organization."""
         raise NotImplementedError
 
 

@@ -75,7 +75,7 @@ class Raw(Side):
         self.connection.execute("TRUNCATE job RESTART IDENTITY")
 
     def enqueue(self, number: int) -> None:
-        self.connection.execute(INSERT, (number,))
+        self.connection.execute(INSERT, (number,), prepare=True)
 
     def enqueue_many(self, numbers: Sequence[int]) -> None:
         self.connection.execute(INSERT_MANY, (list(numbers),))

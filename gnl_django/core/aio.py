@@ -27,6 +27,7 @@ class LoopThread(Generic[W]):
         self._name = name
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         #: Loops that we have stopped ourselves.
         self._ended: set[asyncio.AbstractEventLoop] = set()
@@ -38,18 +39,25 @@ class LoopThread(Generic[W]):
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                thread = threading.Thread(
+                self._thread = threading.Thread(
                     target=self._serve, args=(self._loop,), name=self._name, daemon=True
                 )
-                thread.start()
+                self._thread.start()
             self._loop.call_soon_threadsafe(self._start, list(items))
 
-    def close(self) -> None:
-        """Let the thread end once its coroutines have ended; `submit` starts a new one."""
+    def close(self, *, patience: float = 0.0) -> None:
+        """Let the thread end once its coroutines have ended; `submit` starts a new one.
+
+        patience: seconds to wait for that, so that a process that ends next has closed the
+        connection on which coroutines reach the database.
+        """
         with self._lock:
             loop, self._loop = self._loop, None
+            thread, self._thread = self._thread, None
         if loop is not None:
             loop.call_soon_threadsafe(self._stop_when_done, loop)
+        if thread not in {None, threading.current_thread()}:
+            thread.join(patience)
 
     def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
         asyncio.set_event_loop(loop)
@@ -90,7 +98,7 @@ class LoopThread(Generic[W]):
     async def _end(self, tasks: list["asyncio.Task[None]"]) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
         # The thread in which coroutines reach the database outlives this loop.
-        with suppress(RuntimeError):  # at the end of the process it is gone, and its connections
+        with suppress(RuntimeError):  # the process is ending, and that thread has
             await sync_to_async(connections.close_all)()
 
 

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, TypeVar
 
-from django.db import connections, transaction
+from django.db import Error, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from gnl_django.core import clock
@@ -88,17 +88,18 @@ def _driver_fault(error: BaseException) -> Fault | None:
 
 
 @contextmanager
-def own_transaction(connection: BaseDatabaseWrapper) -> Iterator[None]:
+def own_transaction(connection: BaseDatabaseWrapper, *, durable: bool = False) -> Iterator[None]:
     """A short transaction of ours, READ COMMITTED; a savepoint inside the caller's (R52).
+
+    durable: inside the caller's it is refused instead (Django's RuntimeError), but for a test's.
 
     On SQLite it takes the write lock when it begins, so that it can wait for it: a transaction that
     read first and writes later fails at once when another wrote between.
     """
-    if connection.in_atomic_block:
-        with transaction.atomic(using=connection.alias):
+    if _is_callers(connection):
+        with transaction.atomic(using=connection.alias, durable=durable):
             yield
         return
-    connection.ensure_connection()
     if connection.vendor == "sqlite":
         wrapper: Any = connection
         before, wrapper.transaction_mode = wrapper.transaction_mode, "IMMEDIATE"
@@ -117,6 +118,32 @@ def own_transaction(connection: BaseDatabaseWrapper) -> Iterator[None]:
             with connection.cursor() as cursor:
                 cursor.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
         yield
+
+
+def in_callers_block(connection: BaseDatabaseWrapper) -> bool:
+    """Tell whether a commit of ours would wait for the caller's transaction; a test's is none."""
+    if not connection.in_atomic_block:
+        return not connection.get_autocommit()
+    block: Any = connection.atomic_blocks[-1]
+    return not block._from_testcase
+
+
+@contextmanager
+def transparent_block(using: str) -> Iterator[None]:
+    """A savepoint of ours around a user's code that counts as the block around it, not as its own.
+
+    So that code which insists on durable transactions works in a test.
+    """
+    connection = connections[using]
+    block: Any = transaction.atomic(using=using)
+    block._from_testcase = not in_callers_block(connection)
+    with block:
+        yield
+
+
+def _is_callers(connection: BaseDatabaseWrapper) -> bool:
+    """Tell whether statements belong to a transaction that the caller has opened or manages."""
+    return connection.in_atomic_block or not connection.get_autocommit()
 
 
 def strict_isolation(connection: BaseDatabaseWrapper) -> bool:
@@ -150,6 +177,17 @@ def _set_by_options(connection: BaseDatabaseWrapper) -> bool:
     return connection.vendor == "postgresql" and level is not None and int(level) > 2
 
 
+def after_commit(using: str, call: Callable[[], object]) -> None:
+    """Call `call` when what has been done on alias `using` is committed; what it raises is logged.
+
+    In a transaction that the caller manages by hand (`set_autocommit(False)`) nobody is told of its
+    end: there it is not called at all. So nothing may hang on it that a poll does not make good.
+    """
+    connection = connections[using]
+    if connection.in_atomic_block or connection.get_autocommit():
+        transaction.on_commit(call, using=using, robust=True)
+
+
 def now(using: str) -> datetime:
     """Return the database's present instant, aware, in UTC; one statement on alias `using`."""
     connection = connections[using]
@@ -177,13 +215,39 @@ def listen(connection: BaseDatabaseWrapper, channel: str) -> None:
         cursor.execute(f"LISTEN {connection.ops.quote_name(channel)}")
 
 
+def alone(connection: BaseDatabaseWrapper, work: Callable[[], T]) -> T:
+    """Run `work`, one statement, in whatever transaction the caller has.
+
+    Outside of one a transient error makes it a transaction of ours, so that a session's strict
+    isolation or a busy SQLite file does not reach the caller (R52). Costs nothing until then.
+    """
+    try:
+        return work()
+    except Error as error:
+        if _is_callers(connection) or fault_of(error) is not Fault.TRANSIENT:
+            raise
+    return retrying(connection, lambda: _within(connection, work))
+
+
+def read_committed(connection: BaseDatabaseWrapper, work: Callable[[], T]) -> T:
+    """Run `work`, one statement of a loop of ours; in a transaction of ours in a strict session."""
+    if connection.in_atomic_block or not strict_isolation(connection):
+        return work()
+    return retrying(connection, lambda: _within(connection, work))
+
+
+def _within(connection: BaseDatabaseWrapper, work: Callable[[], T]) -> T:
+    with own_transaction(connection):
+        return work()
+
+
 def retrying(connection: BaseDatabaseWrapper, work: Callable[[], T]) -> T:
     """Run `work` (one whole transaction) again, at most three times, on a transient error.
 
     Inside a caller's atomic block it runs once: there the whole of the caller's work would have to
     be repeated, which only the caller can do.
     """
-    if connection.in_atomic_block:
+    if _is_callers(connection):
         return work()
     for attempt in range(1, TRANSIENT_TRIES + 1):
         try:
@@ -194,6 +258,48 @@ def retrying(connection: BaseDatabaseWrapper, work: Callable[[], T]) -> T:
             logger.info("Transient database error, trying again: %s", type(error).__name__)
             threading.Event().wait(random.uniform(0.005, 0.05) * attempt)  # noqa: S311 - jitter
     raise AssertionError("unreachable")
+
+
+def stand_outside_the_pool(using: str) -> None:
+    """Give this thread a connection of its own where the project pools them (OPTIONS["pool"]).
+
+    For threads that need one as long as they live: a pool whose connections handlers hold would let
+    them wait, and leases run out. Does nothing once the thread has a connection.
+    """
+    connection = connections[using]
+    if connection.settings_dict.get("OPTIONS", {}).get("pool") and connection.connection is None:
+        own = connection.copy()
+        own.settings_dict["OPTIONS"].pop("pool")
+        connections[using] = own
+
+
+def close_pools() -> None:
+    """End the project's connection pools in this process (PostgreSQL's OPTIONS["pool"])."""
+    for connection in connections.all(initialized_only=True):
+        connection.close()
+        getattr(connection, "close_pool", lambda: None)()
+
+
+def shares_sessions(connection: Any) -> bool:
+    """PostgreSQL: tell whether a pooler stands between us and the server.
+
+    PgBouncer and its like announce a backend of their own making; one that only passes bytes on
+    announces the session's.
+    """
+    connection.ensure_connection()
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid()")
+        return bool(cursor.fetchone()[0] != connection.connection.info.backend_pid)
+
+
+def missing_table(error: BaseException) -> bool:
+    """Tell whether a statement failed because one of our tables is not there."""
+    if "gnl_django_" not in str(error):
+        return False
+    cause = error.__cause__
+    sqlstate = getattr(cause, "sqlstate", None)
+    code = cause.args[0] if cause is not None and cause.args else None
+    return sqlstate == "42P01" or code == 1146 or "no such table" in str(error)
 
 
 def reconnect(using: str) -> None:

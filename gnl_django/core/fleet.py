@@ -11,13 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 from django.db import connections
 
 from gnl_django import __version__, conf
 from gnl_django.core import clock
-from gnl_django.core.db import now, own_transaction, retrying
+from gnl_django.core.db import now, own_transaction, read_committed, retrying
 from gnl_django.core.models import Process
 from gnl_django.core.payloads import clean_text, dump
 
@@ -182,7 +183,8 @@ def enter(using: str, name: str, role: str, queues: Sequence[str], numbers: Numb
             return int(cursor.lastrowid)
     text += "ON CONFLICT (name) DO NOTHING RETURNING id"
     again = "SELECT id FROM gnl_django_process WHERE name=%s"
-    found = _rows(using, text, params) or _rows(using, again, [name])
+    work = partial(_rows, using, text, params)
+    found = read_committed(connections[using], work) or _rows(using, again, [name])
     return int(found[0][0])
 
 
@@ -290,7 +292,8 @@ def _write(
             f"FOR NO KEY UPDATE SKIP LOCKED) UPDATE gnl_django_process SET {sets} "
             f"WHERE id = ANY (ARRAY(SELECT id FROM mine)) RETURNING {told}"
         )
-        found = _rows(using, text, [*key, *params, holds])
+        work = partial(_rows, using, text, [*key, *params, holds])
+        found = read_committed(connection, work)
     elif vendor == "sqlite":
         text = f"UPDATE gnl_django_process SET {sets} WHERE {where} RETURNING {told}"
         found = _rows(using, text, [*params, *key, holds])

@@ -13,8 +13,11 @@ from enum import Enum
 from time import monotonic
 from typing import Protocol
 
-from gnl_django.core.db import reconnect
+from django.db import connections
+
+from gnl_django.core.db import reconnect, stand_outside_the_pool
 from gnl_django.core.leases import FAILURES_TO_LOSE, RENEWALS_PER_TTL, Lease, margin
+from gnl_django.core.lifelines import impatient
 
 logger = logging.getLogger(__name__)
 
@@ -109,6 +112,8 @@ class Heartbeat:
             thread.join(STOP_PATIENCE)
 
     def _beat_on(self, stopping: threading.Event) -> None:
+        stand_outside_the_pool(self._using)
+        impatient(connections[self._using])
         while not stopping.wait(max(0.0, self._next_act() - monotonic())):
             try:
                 if monotonic() >= self._next_beat:

@@ -1,7 +1,8 @@
 """PostgreSQL's LISTEN and NOTIFY: other processes see an enqueue at once.
 
 Only an optimisation: what is lost here costs one poll. A listener has a connection of its own
-(nothing else of ours keeps session state) and comes back by itself after a loss (queue.md R8, R51).
+(nothing else of ours keeps session state) and comes back by itself after a loss; behind a pooler
+that shares sessions it is off, because nothing would ever be heard (queue.md R8, R51).
 """
 
 import logging
@@ -16,7 +17,8 @@ from django.db import connections
 
 from gnl_django import conf
 from gnl_django.core.backoff import Growing
-from gnl_django.core.db import listen, send_notification
+from gnl_django.core.db import listen, send_notification, shares_sessions
+from gnl_django.core.lifelines import impatient
 from gnl_django.core.loop import ERROR_WAIT_FIRST, ERROR_WAIT_LONGEST
 
 logger = logging.getLogger(__name__)
@@ -113,7 +115,10 @@ class Listener:
 
     def _connect(self, wrapper: Any) -> None:
         wrapper.settings_dict["OPTIONS"].pop("pool", None)  # for as long as we listen
+        impatient(wrapper)
         wrapper.connect()
+        if conf.settings().NOTIFY is None and shares_sessions(wrapper):
+            raise RuntimeError("a pooler stands before the server")
         for channel in self._heard:
             listen(wrapper, channel)
 

@@ -15,8 +15,11 @@ from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import Any
 
+from django.db import connections
+
 from gnl_django.core.backoff import Growing
-from gnl_django.core.db import Fault, fault_of, reconnect
+from gnl_django.core.db import Fault, fault_of, reconnect, stand_outside_the_pool
+from gnl_django.core.lifelines import impatient
 
 logger = logging.getLogger(__name__)
 
@@ -89,6 +92,8 @@ class PollLoop:
         return True
 
     def _run(self) -> None:
+        stand_outside_the_pool(self._using)
+        impatient(connections[self._using])
         while not self._stopping:
             try:
                 wait = self._step()

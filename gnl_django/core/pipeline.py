@@ -10,7 +10,7 @@ import hashlib
 import logging
 import re
 import select
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from time import monotonic
@@ -241,3 +241,32 @@ def _rows(raw: Any, result: Any) -> list[Any]:
     reader = Transformer(raw)
     reader.set_pgresult(result)
     return reader.load_rows(0, result.ntuples, tuple)
+
+
+def array(values: Iterable[object]) -> str:
+    """Return an array as PostgreSQL's text form; cheaper than the driver's lists (measured)."""
+    return "{" + ",".join(map(_element, values)) + "}"
+
+
+def column(values: Sequence[object]) -> str:
+    """Return `array(values)`; a column of one value, as most are, is written only once.
+
+    A column of texts is quoted as one, far below Python; none of them holds a NUL.
+    """
+    first = values[0]
+    if values.count(first) == len(values):
+        return "{" + ",".join([_element(first)] * len(values)) + "}"
+    if all(type(value) is str for value in values):
+        whole = "\0".join(values).replace("\\", "\\\\").replace('"', '\\"')  # type: ignore[arg-type]
+        return '{"' + whole.replace("\0", '","') + '"}'
+    return array(values)
+
+
+def _element(value: object) -> str:
+    if value is None:
+        return "NULL"
+    if isinstance(value, str):
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    if isinstance(value, datetime):
+        return f'"{value.isoformat()}"'
+    return str(value)

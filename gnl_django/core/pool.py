@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from queue import SimpleQueue
+from time import monotonic
 from typing import Generic, TypeVar
 
 from django.db import connections
@@ -71,12 +72,20 @@ class Pool(Generic[W]):
         if surplus:
             self._bell.put(False)
 
-    def close(self) -> None:
-        """Let the threads end once they are idle; `submit` starts new ones."""
+    def close(self, *, patience: float = 0.0) -> None:
+        """Let the threads end once they are idle; `submit` starts new ones.
+
+        patience: seconds to wait for that, so that a process that ends next has closed their
+        database connections.
+        """
         with self._lock:
             ending, self._threads = self._threads, []
         for _ in ending:
             self._bell.put(False)
+        deadline = monotonic() + patience
+        for thread in ending:
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, deadline - monotonic()))
 
     def _ring(self, times: int) -> None:
         # More bells than slots would only be answered by slots that find nothing.

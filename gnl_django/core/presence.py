@@ -12,7 +12,7 @@ from threading import Event
 from time import monotonic
 
 from gnl_django.core import fleet
-from gnl_django.core.db import reconnect
+from gnl_django.core.db import Fault, fault_of, reconnect
 from gnl_django.core.fleet import Numbers
 
 logger = logging.getLogger(__name__)
@@ -80,15 +80,22 @@ class Presence:
         if self._id is None:
             return
         self.due_at = inf
-        try:
-            for _ in range(LEAVE_TRIES):
-                if fleet.leave(self._using, self._id, self._numbers()):
-                    break
-                Event().wait(LEAVE_WAIT)
-        except Exception as error:  # noqa: BLE001 - it will be seen as lost
-            reconnect(self._using)
-            logger.warning("The end of %s is not noted: %s", self._name, _first_line(error))
+        for again in (True, False):  # the connection may have gone since the last heartbeat
+            try:
+                self._leave(self._id)
+            except Exception as error:  # noqa: BLE001 - it will be seen as lost
+                reconnect(self._using)
+                if again and fault_of(error) is Fault.CONNECTION:
+                    continue
+                logger.warning("The end of %s is not noted: %s", self._name, _first_line(error))
+            break
         self._id = None
+
+    def _leave(self, process_id: int) -> None:
+        for _ in range(LEAVE_TRIES):
+            if fleet.leave(self._using, process_id, self._numbers()):
+                break
+            Event().wait(LEAVE_WAIT)
 
     def _write(self) -> None:
         numbers = self._numbers()

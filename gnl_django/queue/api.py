@@ -9,11 +9,9 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from django.db import transaction
-
 from gnl_django import conf
 from gnl_django.core import failpoints
-from gnl_django.core.db import own_transaction, retrying
+from gnl_django.core.db import after_commit, alone, own_transaction, retrying
 from gnl_django.errors import QueueDepthExceeded
 from gnl_django.queue import waking
 from gnl_django.queue.options import NewJob, Options, build_rows, options_from
@@ -94,7 +92,7 @@ def _from_mapping(job: Mapping[str, Any]) -> NewJob:
 def _store(store: Store, rows: list[NewRow], depths: list[int | None]) -> list[int]:
     failpoints.hit("enqueue.begin")
     if len(rows) == 1 and depths == [None] and not failpoints.armed():
-        ids = [store.insert(rows[0])]  # one statement, in whatever transaction the caller has
+        ids = [alone(store.connection, partial(store.insert, rows[0]))]
     else:
         ids = _in_transaction(store, lambda: _insert_distinct(store, rows, depths))
     failpoints.hit("enqueue.committed")
@@ -102,9 +100,7 @@ def _store(store: Store, rows: list[NewRow], depths: list[int | None]) -> list[i
     if store.found:  # a key that has led to a stored job brings nothing new
         rows = [row for row, job_id in zip(rows, ids, strict=True) if job_id not in store.found]
     for queue, now in sorted({(row.queue, row.run_at is None and not row.delay) for row in rows}):
-        transaction.on_commit(
-            partial(waking.wake, store.using, queue, now=now), using=store.using, robust=True
-        )
+        after_commit(store.using, partial(waking.wake, store.using, queue, now=now))
     return ids
 
 

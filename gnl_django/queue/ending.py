@@ -7,12 +7,14 @@ import logging
 from threading import Event, Thread
 from time import monotonic
 
-from gnl_django.core.db import reconnect
+from gnl_django.core.db import reconnect, stand_outside_the_pool
 from gnl_django.core.heartbeat import Heartbeat
+from gnl_django.core.lifelines import impatient
 from gnl_django.queue import outcomes
 from gnl_django.queue.metrics import Ledger
 from gnl_django.queue.settling import Roster, counters_of, say_lost, tell_of_end
 from gnl_django.queue.store.base import Store
+from gnl_django.queue.tracing import end_span
 
 logger = logging.getLogger(__name__)
 
@@ -52,10 +54,14 @@ def give_back(
         thread.join(PATIENCE + 1.0)
         if thread.is_alive():
             logger.error("The database is silent: %d leases run out by themselves", len(roster))
+    for execution in list(roster.values()):
+        end_span(execution, None)
 
 
 def _write_aside(roster: Roster, ledger: Ledger, heartbeat: Heartbeat, store: Store) -> None:
+    stand_outside_the_pool(store.using)
     try:
+        impatient(store.connection)
         _write(roster, ledger, heartbeat, store)
     finally:
         reconnect(store.using)
@@ -67,6 +73,9 @@ def _write(roster: Roster, ledger: Ledger, heartbeat: Heartbeat, store: Store) -
         batch = [execution.outcome for execution in roster.values() if execution.outcome]
         try:
             answers = store.settle(batch)
+            stale = {(a.id, a.token) for a in answers if a.state is None and not a.locked}
+            unanswered = [outcome for outcome in batch if (outcome.id, outcome.token) in stale]
+            written = store.recorded(unanswered) if unanswered else {}
         except Exception:
             logger.exception("%d jobs cannot be given back; their leases run out", len(batch))
             return
@@ -74,10 +83,11 @@ def _write(roster: Roster, ledger: Ledger, heartbeat: Heartbeat, store: Store) -
             if not answer.locked:
                 execution = roster.pop((answer.id, answer.token))
                 heartbeat.drop([execution.lease])
-                ledger.left(*counters_of(execution, answer.state))
-                if answer.state is None:
+                state = answer.state or written.get((answer.id, answer.token))
+                ledger.left(*counters_of(execution, state))
+                if state is None:
                     say_lost(execution)
                 else:
-                    tell_of_end(execution, answer.state, using=store.using)
+                    tell_of_end(execution, state, using=store.using)
         if roster:
             Event().wait(LOCKED_WAIT)

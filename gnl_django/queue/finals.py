@@ -6,8 +6,7 @@ sends may be lost in a crash, so nothing that must not be lost hangs on it.
 
 from functools import partial
 
-from django.db import transaction
-
+from gnl_django.core.db import after_commit
 from gnl_django.queue.options import kinds
 from gnl_django.queue.telling import heard, tell
 from gnl_django.signals import job_finished
@@ -30,11 +29,11 @@ def announce(
     if heard(job_finished):
         values = {"job_id": job_id, "kind": kind, "org": org or None, "state": state}
         told = partial(tell, job_finished, "job_finished", **values)
-        transaction.on_commit(told, using=using, robust=True)
+        after_commit(using, told)
     declared = kinds.known(kind)
     if declared is None or declared.wants_finals:
         told = partial(_tell_kind, kind, job_id, state, using, error if state == "dead" else None)
-        transaction.on_commit(told, using=using, robust=True)
+        after_commit(using, told)
 
 
 def _tell_kind(kind: str, job_id: int, state: str, using: str, error: BaseException | None) -> None:

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from django.db import transaction
 from django.db.models import QuerySet
 
 from gnl_django import conf
 from gnl_django.core import failpoints
+from gnl_django.core.db import after_commit
 from gnl_django.core.payloads import clean_text
 from gnl_django.queue import waking
 from gnl_django.queue.finals import announce
@@ -51,7 +51,9 @@ def retry_jobs(jobs: "QuerySet[Job] | Iterable[int]", *, using: str | None = Non
     jobs: ids, or a queryset of Job. A row that another transaction holds, or that is neither dead
     nor canceled, is skipped. Returns a BulkResult (queue.md R41).
     """
-    alias = using or (jobs.db if isinstance(jobs, QuerySet) else conf.settings().DATABASE)
+    # A queryset's own alias, where it names one; what a router would read may be a replica.
+    named = getattr(jobs, "_db", None) if isinstance(jobs, QuerySet) else None
+    alias = using or named or conf.settings().DATABASE
     store = store_for(alias)
     matched = changed = 0
     for chunk in _chunks(jobs, alias):
@@ -138,4 +140,4 @@ def _chunks(jobs: "QuerySet[Job] | Iterable[int]", using: str) -> Iterator[list[
 
 def _wake(ids: list[int], using: str) -> None:
     if ids:
-        transaction.on_commit(partial(waking.wake_everybody, using), using=using, robust=True)
+        after_commit(using, partial(waking.wake_everybody, using))

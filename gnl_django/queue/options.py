@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gnl_django.core import payloads
+from gnl_django.core import payloads, telemetry
 from gnl_django.core.backoff import seconds
-from gnl_django.core.registry import Registry, broken
+from gnl_django.core.registry import RESERVED_RUNS, Registry, broken
 from gnl_django.errors import UnknownKind
 from gnl_django.queue.store.base import NewRow
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 NAME = re.compile(r"[A-Za-z0-9_.:/-]+")
 KIND_MAX, QUEUE_MAX, ORG_MAX, KEY_MAX = 128, 64, 128, 255
-RESERVED_KEYS = ("sched:", "wf:", "evt:", "job:")
 PRIORITY_LIMIT = 100
 ATTEMPTS_LIMIT = 32_767
 
@@ -172,8 +171,8 @@ def check_key(key: object) -> str:
         raise TypeError(f"key must be text, not {type(key).__name__}")
     if not 1 <= len(key) <= KEY_MAX or not key.isprintable():
         raise ValueError(f"key: {key!r} is not 1 to {KEY_MAX} printable characters")
-    if key.startswith(RESERVED_KEYS):
-        raise ValueError(f"key: {key!r} begins with a reserved prefix ({' '.join(RESERVED_KEYS)})")
+    if key.startswith(RESERVED_RUNS):
+        raise ValueError(f"key: {key!r} begins with a reserved prefix ({' '.join(RESERVED_RUNS)})")
     return key
 
 
@@ -208,8 +207,14 @@ def check_integer(what: str, value: object, least: int, most: int) -> int:
 
 
 def _meta(kind: str, meta: object) -> str:
-    if meta is None:
-        return "{}"
-    if not isinstance(meta, Mapping):
+    """Return the stored form of `meta`; where the project traces, with the caller's span (R53)."""
+    if meta is not None and not isinstance(meta, Mapping):
         raise TypeError(f"meta must be a mapping, not {type(meta).__name__}")
-    return payloads.encode(f"{kind} (meta)", dict(meta), max_bytes=payloads.META_MAX_BYTES)
+    given = {} if meta is None else dict(meta)
+    what, most = f"{kind} (meta)", payloads.META_MAX_BYTES
+    text = payloads.encode(what, given, max_bytes=most) if given else "{}"
+    span = None if telemetry.TRACEPARENT in given else telemetry.carried()
+    if span is None:
+        return text
+    traced = payloads.dump({**given, telemetry.TRACEPARENT: span})
+    return traced if len(traced.encode()) <= most else text  # what the caller gave comes first

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import monotonic
 
+from gnl_django.core import telemetry
 from gnl_django.core.heartbeat import Heartbeat
 from gnl_django.core.leases import Lease
 from gnl_django.queue.execution import Execution, Outbox
@@ -18,6 +19,7 @@ from gnl_django.queue.retention import Upkeep
 from gnl_django.queue.rings import Rings, Taken
 from gnl_django.queue.settling import Settling
 from gnl_django.queue.store.base import CLAIM_MAX, Outcome, Store
+from gnl_django.queue.tracing import span_of
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,15 @@ class Driver:
         """Jobs this driver has claimed and not settled."""
         return self._settling.open
 
+    @property
+    def running(self) -> int:
+        """Jobs of this driver whose handlers have not been seen to end."""
+        return self._settling.running
+
+    def abandon(self) -> None:
+        """Give up outcomes that cannot be written: they count as lost, their leases run out."""
+        self._settling.abandon()
+
     def look_again(self) -> None:
         """Promote with the next pass whenever it was done last: a job for later has come."""
         self._upkeep_at = 0.0
@@ -90,9 +101,7 @@ class Driver:
         """
         if idle and self._nothing_to_do():
             return Turn(0, contended=False)
-        while self._unknown:
-            self._store.give_back(self._unknown[0])
-            self._unknown.pop(0)
+        self.release_unknown()
         self._look_after(called=called)
         outcomes = self._ended()
         claimed, contended = 0, False
@@ -133,6 +142,12 @@ class Driver:
         if self._pruning is not None:
             self._pruning.step()
         return True
+
+    def release_unknown(self) -> None:
+        """Give back what claims have taken whose answers were lost (R66)."""
+        while self._unknown:
+            self._store.give_back(self._unknown[0])
+            self._unknown.pop(0)
 
     def settle(self) -> None:
         """Write what has ended, without claiming."""
@@ -201,11 +216,15 @@ class Driver:
 
     def _executions(self, taken: Taken, sent_at: float) -> list[Execution]:
         started = []
+        traced = bool(taken.claimed.rows) and telemetry.tracing()
         for row in taken.claimed.rows:
             kind = registry.known(row.kind)
             assert kind is not None  # noqa: S101 - only registered kinds are claimed (R24)
             lease = Lease(row.id, taken.token, good_at=sent_at)
-            started.append(Execution(row, lease, kind, self._outbox, self._store.using))
+            execution = Execution(row, lease, kind, self._outbox, self._store.using)
+            if traced:
+                execution.span = span_of(row, self._rings.worker)
+            started.append(execution)
         if started:
             self._settling.started(started)
             self._heartbeat.hold([execution.lease for execution in started])

@@ -10,11 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from time import monotonic
 
-from django.db import transaction
-
 from gnl_django import conf
 from gnl_django.core import listener, wakeup
-from gnl_django.core.db import send_notification
+from gnl_django.core.db import after_commit, send_notification
 from gnl_django.core.payloads import clean_text
 from gnl_django.queue import options
 from gnl_django.queue.store import pauses as store
@@ -159,7 +157,7 @@ def _announce(using: str) -> None:
         if listener.enabled(using):  # each time: an operator's acts are few
             send_notification(using, listener.CONTROL, NEWS)
 
-    transaction.on_commit(tell, using=using, robust=True)
+    after_commit(using, tell)
 
 
 def _expire_copies() -> None:

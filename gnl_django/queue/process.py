@@ -13,10 +13,10 @@ from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError
-from django.db import connections
 from django.utils import autoreload
 
-from gnl_django.core import supervisor
+from gnl_django.core import supervisor, telemetry
+from gnl_django.core.db import close_pools
 from gnl_django.core.memory import rss_kib
 from gnl_django.errors import UnknownKind
 from gnl_django.queue import serving
@@ -97,6 +97,7 @@ def _run_alone(options: Mapping[str, Any], started_by: int | None) -> None:
     )
     if not end.clean or end.code:
         # Handlers that do not look at their signal still run: their jobs are given back.
+        telemetry.flush()
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(end.code)
@@ -105,7 +106,7 @@ def _run_alone(options: Mapping[str, Any], started_by: int | None) -> None:
 def _supervise(options: Mapping[str, Any]) -> None:
     worker = _prepared(options)  # what a child would refuse is refused here
     worker.stop()
-    connections.close_all()
+    close_pools()  # and all connections: they are no use to a supervisor
     command = autoreload.get_child_arguments()
     count = options["processes"]
     logger.info("%d workers start under process %d", count, os.getpid())

@@ -48,7 +48,8 @@ class Rings:
         #: The kinds to claim, as they are registered now.
         self.kinds = kinds
         self._ttl = ttl
-        self._worker = worker
+        #: The worker's name, as in Job.worker.
+        self.worker = worker
         self._max_attempts = max_attempts
         #: Queue -> the org of the last job taken, and whether the ring starts AT it.
         self._cursors: dict[str, tuple[str, bool]] = {}
@@ -113,6 +114,6 @@ class Rings:
             paused=paused,
             token=new_token(),
             ttl=self._ttl,
-            worker=self._worker,
+            worker=self.worker,
             max_attempts=self._max_attempts,
         )

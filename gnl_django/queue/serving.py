@@ -35,6 +35,8 @@ def wait_for_schema(using: str) -> None:
     """
     if using not in connections:
         raise ImproperlyConfigured(f"DATABASES has no alias {using!r}")
+    if not connections[using].settings_dict.get("AUTOCOMMIT", True):
+        raise ImproperlyConfigured(f"DATABASES[{using!r}] has AUTOCOMMIT off: nothing would last")
     waits = Growing(ERROR_WAIT_FIRST, ERROR_WAIT_LONGEST)
     with Signals() as signals:
         while True:
@@ -56,6 +58,7 @@ def wait_for_schema(using: str) -> None:
                     raise SystemExit(0) from None
         if signals.wait(0):  # it came while we looked
             raise SystemExit(0)
+    reconnect(using)  # this thread only waits from here on: a pool's connection is for handlers
     if missing:
         raise ImproperlyConfigured(
             f"migrations of gnl_django are not applied on {using!r}: {', '.join(missing)}; "

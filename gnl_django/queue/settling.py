@@ -1,11 +1,12 @@
 """After the handlers: what became of each outcome, told to everybody whom it concerns.
 
 Used by `queue.passes`, which sends the outcomes to the store. An outcome stays pending until the
-store has answered for it or the lease is lost (queue.md R27, R33, R34).
+store has answered for it or the lease is lost (queue.md R27, R33, R34). One that counts as lost may
+have been written by a COMMIT whose answer was lost: the row is asked (R66).
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 
 from gnl_django.core.heartbeat import Heartbeat
@@ -15,10 +16,13 @@ from gnl_django.queue.listing import JobSummary, summaries
 from gnl_django.queue.metrics import Ledger
 from gnl_django.queue.models import FINAL
 from gnl_django.queue.store.base import Outcome, Reaped, Settled
+from gnl_django.queue.tracing import end_span
 
 logger = logging.getLogger(__name__)
 
 OnError = Callable[[BaseException, JobSummary | None], object]
+#: `Store.recorded`: what outcomes have left in rows that are no longer ours.
+Recorded = Callable[[Sequence[Outcome]], dict[tuple[int, str], str]]
 
 
 Roster = dict[tuple[int, str], Execution]
@@ -36,6 +40,7 @@ class Settling:
         heartbeat: Heartbeat,
         roster: Roster,
         on_error: OnError | None,
+        recorded: Recorded,
         *,
         using: str,
     ) -> None:
@@ -43,9 +48,15 @@ class Settling:
         self._heartbeat = heartbeat
         self._roster = roster
         self._on_error = on_error
+        self._recorded = recorded
         self._using = using
         self._pending: Roster = {}
         self.open = 0
+
+    @property
+    def running(self) -> int:
+        """Jobs of this driver whose handlers have not been seen to end."""
+        return self.open - len(self._pending)
 
     @property
     def reporting(self) -> bool:
@@ -60,18 +71,26 @@ class Settling:
     def outcomes(self, ended: Sequence[Execution], most: int) -> list[Outcome]:
         """Take what has ended; return up to `most` outcomes to be written, lost ones left out."""
         self._pending.update({execution.lease.key: execution for execution in ended})
-        # The heartbeat has dropped the lost ones already.
-        self._leave([(e, ("lost",)) for e in list(self._pending.values()) if e.lost])
+        self._close((e, None) for e in list(self._pending.values()) if e.lost)
         chosen = islice(self._pending.values(), most)
         return [execution.outcome for execution in chosen if execution.outcome is not None]
 
     def settled(self, answers: Sequence[Settled]) -> None:
         """Pass on what the store did. Locked rows stay pending and are tried again."""
-        settled = [(self._pending[a.id, a.token], a.state) for a in answers if not a.locked]
-        self._heartbeat.drop([execution.lease for execution, _ in settled])
-        self._leave([(execution, counters_of(execution, state)) for execution, state in settled])
+        self._close((self._pending[a.id, a.token], a.state) for a in answers if not a.locked)
+
+    def _close(self, ends: Iterable[tuple[Execution, str | None]]) -> None:
+        """Let executions leave with the states written; with None unless the row says otherwise."""
+        answered = list(ends)
+        if not answered:
+            return
+        unanswered = [e.outcome for e, state in answered if state is None and e.outcome is not None]
+        written = self._recorded(unanswered) if unanswered else {}
+        ended = [(e, state or written.get(e.lease.key)) for e, state in answered]
+        self._heartbeat.drop([execution.lease for execution, _ in ended])
+        self._leave([(execution, counters_of(execution, state)) for execution, state in ended])
         failed: list[Execution] = []
-        for execution, state in settled:
+        for execution, state in ended:
             if state is None:
                 continue
             tell_of_end(execution, state, using=self._using)
@@ -80,6 +99,11 @@ class Settling:
                 failed.append(execution)
         if failed and self._on_error is not None:
             self._report(self._on_error, failed)
+
+    def abandon(self) -> None:
+        """Give up what has ended and cannot be written; the leases run out."""
+        self._heartbeat.drop([execution.lease for execution in self._pending.values()])
+        self._leave([(execution, ("lost",)) for execution in list(self._pending.values())])
 
     def reaped(self, jobs: Sequence[Reaped]) -> None:
         """Count and announce what reap took back."""
@@ -116,6 +140,7 @@ class Settling:
 
 def say_lost(execution: Execution) -> None:
     """Log that nothing was written for an attempt, because its claim is no longer ours (R27)."""
+    end_span(execution, None)
     logger.info(
         "StaleClaim: job %d of kind %s was lost before its outcome could be written",
         execution.row.id,
@@ -139,7 +164,8 @@ def _say_failed(execution: Execution, state: str) -> None:
 
 
 def tell_of_end(execution: Execution, state: str, *, using: str) -> None:
-    """Tell whoever listens when the job of `execution` is final."""
+    """End the attempt's span, and tell whoever listens when the job of `execution` is final."""
+    end_span(execution, state)
     if state in FINAL:
         row = execution.row
         announce(row.id, row.kind, row.org, state, using=using, error=execution.error)

@@ -9,9 +9,9 @@ import logging
 from collections.abc import Iterable, Sequence
 from functools import partial
 
-from django.db import transaction
 from django.dispatch import Signal
 
+from gnl_django.core.db import after_commit
 from gnl_django.queue.store.base import ClaimedRow, NewRow, Store
 from gnl_django.signals import job_enqueued, job_started
 
@@ -44,7 +44,7 @@ def enqueued(store: Store, rows: Sequence[NewRow], ids: Iterable[int]) -> None:
         {"job_id": job_id, "kind": row.kind, "queue": row.queue, "org": row.org or None}
         for job_id, row in new.items()
     ]
-    transaction.on_commit(partial(_tell_enqueued, told), using=store.using, robust=True)
+    after_commit(store.using, partial(_tell_enqueued, told))
 
 
 def _tell_enqueued(told: Iterable[dict[str, object]]) -> None:

@@ -11,20 +11,21 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 
-from django.db import connections, transaction
+from django.db import connections
 
 from gnl_django import conf
 from gnl_django.core import clock, wakeup
 from gnl_django.core.aio import LoopThread
 from gnl_django.core.backoff import Growing
-from gnl_django.core.db import Fault, fault_of, reconnect
+from gnl_django.core.db import transparent_block
 from gnl_django.core.heartbeat import Heartbeat
 from gnl_django.core.listener import CONTROL, Listener
-from gnl_django.core.loop import RECOVERING, PollLoop
+from gnl_django.core.loop import PollLoop
 from gnl_django.core.pool import Pool
 from gnl_django.core.registry import autodiscover
 from gnl_django.queue import execution as executions
 from gnl_django.queue import pauses, waking
+from gnl_django.queue.attending import attended
 from gnl_django.queue.ending import give_back
 from gnl_django.queue.execution import Execution, Outbox
 from gnl_django.queue.hygiene import tidied
@@ -200,19 +201,11 @@ class Worker:
         hand_over = self._run_inline if inline else self._hand_over
         driver = self._make_driver(outbox, hand_over)
         with nullcontext() if inline else self._heart():
-            turn = driver.turn()
-            self._ledger.ticked(clock.wall())
-            self._pool.nudge()
-            waits = Growing(0.05, self.options.poll)
-            while driver.open:
-                outbox.gather(driver.open, self.options.poll)
-                try:
-                    driver.settle()
-                except Exception as error:  # an outcome outlives an outage (R34)
-                    if inline or fault_of(error) not in {*RECOVERING, Fault.TRANSIENT}:
-                        raise
-                    reconnect(self.options.using)
-                    outbox.gather(driver.open + 1, waits.take())
+            using, poll = self.options.using, self.options.poll
+            with attended(driver, outbox, using=using, poll=poll, inline=inline):
+                turn = driver.turn()
+                self._ledger.ticked(clock.wall())
+                self._pool.nudge()
         return turn.claimed
 
     def run_until_idle(self) -> int:
@@ -312,7 +305,7 @@ class Worker:
 
     def _run_inline(self, started: list[Execution]) -> None:
         for execution in started:
-            executions.run(execution, lambda _: transaction.atomic(using=self.options.using))
+            executions.run(execution, lambda _: transparent_block(self.options.using))
             self._stuck.ended(execution)
             execution.outbox.put(execution)
 
@@ -330,8 +323,9 @@ class Worker:
         prepare: bool = False,
         pruning: bool = False,
     ) -> Driver:
+        store = store_for(self.options.using, prepare=prepare)
         return Driver(
-            store_for(self.options.using, prepare=prepare),
+            store,
             self._rings,
             self._pauses,
             self._ledger,
@@ -341,6 +335,7 @@ class Worker:
                 self._heartbeat,
                 self._roster,
                 self._on_error,
+                store.recorded,
                 using=self.options.using,
             ),
             outbox,
@@ -394,6 +389,7 @@ class Worker:
                 # A control thread that waits for the database would settle the same jobs.
                 write=settles,
             )
-        self._pool.close()
-        self._aio.close()
+        patience = 1.0 if ended else 0.0  # for what is idle to close its connections
+        self._pool.close(patience=patience)
+        self._aio.close(patience=patience)
         return ended

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from gnl_django import JobContext, PermanentFailure, cancel_job, job
 
-LONG = 30.0  # seconds; no test lets a handler wait as long
+LONG = 90.0  # seconds; no test lets a handler wait as long
 
 
 class Act(BaseModel):

@@ -19,6 +19,8 @@ CALLS: list[Any] = []
 #: What `backoff` functions were asked, and what they are to answer.
 ASKED: list[tuple[str, int]] = []
 ANSWER: list[Any] = []
+#: Set when an attempt was revoked.
+TIMED_OUT = Event()
 
 
 @task
@@ -169,8 +171,9 @@ def says(text: str) -> str:
 
 @task
 def waits() -> None:
-    """Wait longer than the test's timeout allows."""
-    Event().wait(0.3)
+    """Wait until the test has seen the timeout."""
+    TIMED_OUT.wait(30)
+    TIMED_OUT.clear()
 
 
 @task(backend="dummy")

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 from django.conf import settings as project
 from django.test.utils import override_settings
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 from pytest_django.live_server_helper import LiveServer
 
 FLAGS = ["--no-sandbox", "--disable-background-networking"]
+expect.set_options(timeout=30_000)
 OpenPage = Callable[..., Page]
 
 
@@ -73,7 +74,7 @@ def open_page(chromium: Browser, server: str, transactional_db: None) -> Iterato
             )
             stack.callback(context.close)
             page: Page = context.new_page()
-            page.set_default_timeout(10_000)
+            page.set_default_timeout(30_000)
             page.on("console", lambda m: faults.extend(about(m.text, m.location["url"])))
             page.on("pageerror", lambda error: faults.append(f"error: {error}"))
             page.on("requestfailed", lambda r: faults.extend(about(f"failed: {r.failure}", r.url)))

@@ -1,6 +1,7 @@
 """Handlers of the fault tests: they do what the payload asks for and write down what they did."""
 
 import asyncio
+import ctypes
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -48,7 +49,7 @@ def written(payload: Work, ctx: JobContext, **more: Any) -> Iterator[None]:
         yield
         outcome = "ok"
     finally:
-        log.attempt("end", ctx, outcome=outcome)
+        log.attempt("end", ctx, blind=True, outcome=outcome)
 
 
 @job("chaos.work", retry_delay=0.05, max_attempts=25)
@@ -78,17 +79,20 @@ def act(payload: Work, ctx: JobContext) -> None:
         raise PermanentFailure("asked to fail for good")
     if do == "big":
         raise ValueError("x" * 8_000)
-    if do == "die":
-        os.kill(os.getpid(), signal.SIGKILL)
-    elif do == "cancel":
-        cancel_job(ctx.job_id, "by itself")
-        ctx.signal.wait(LONG)
-    elif do == "wait":
+    if do == "wait":
         ctx.signal.wait(payload.seconds or LONG)
     elif do == "ignore":
         Event().wait(payload.seconds or LONG)
+    elif do in WITH_CONTEXT:
+        WITH_CONTEXT[do](ctx)
     elif do not in {"end", "gate", "hold"}:
         hostile(do)
+
+
+def cancel_itself(ctx: JobContext) -> None:
+    """Be canceled while it runs."""
+    cancel_job(ctx.job_id, "by itself")
+    ctx.signal.wait(LONG)
 
 
 def wait_for_gate(directory: Path) -> None:
@@ -96,6 +100,19 @@ def wait_for_gate(directory: Path) -> None:
     pause, until = Event(), monotonic() + LONG
     while not (directory / "gate").exists() and monotonic() < until:
         pause.wait(0.01)
+
+
+def hold_the_gil(ctx: JobContext) -> None:
+    """Let no thread of this process run until the test opens the FIFO; then look at the signal.
+
+    As a regular expression does that runs away, but for exactly as long as the test wants.
+    """
+    log = effects()
+    assert log is not None
+    path = os.fsencode(log.path.parent / "hog")
+    library = ctypes.PyDLL(None)  # calls into it keep the GIL
+    library.close(library.open(path, os.O_RDONLY))  # waits until somebody opens it for writing
+    ctx.signal.wait(LONG)
 
 
 def hostile(do: str) -> None:
@@ -142,7 +159,12 @@ RAISED: dict[str, BaseException] = {
     "CancelledError": asyncio.CancelledError(),
     "StopIteration": StopIteration(),
 }
+WITH_CONTEXT: dict[str, Callable[[JobContext], None]] = {
+    "cancel": cancel_itself,
+    "hog": hold_the_gil,
+}
 DONE: dict[str, Callable[[], object]] = {
+    "die": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "recursion": endless,
     "fork": fork,
     "close": close_connections,

@@ -1,5 +1,6 @@
 """Fixtures of the fault tests: the zygote, the recorder, the kinds, and their end."""
 
+import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ from gnl_django.queue.kinds import JobKind
 from gnl_django.queue.options import kinds
 from tests.chaos import telling
 from tests.chaos.run import give, mark
+from tests.checkers import TOTALS
 from tests.history import ClientLog, Recorder, install_audit, remove_audit
 from tests.procs import Proc
 from tests.support import wait_until
@@ -31,9 +33,20 @@ Give = Callable[..., Any]
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Print what the storms have counted."""
-    for line in counted:
+    """Print what the storms have counted, and the sum over all fault tests.
+
+    With GNL_CHAOS_REPORT also into that file, from which `tests.run` prints it at its end.
+    """
+    if not TOTALS["histories"]:
+        return
+    names = ("histories", "jobs", "starts", "kills", "stale", "lost", "doubled")
+    figures = ", ".join(f"{name} {TOTALS[name]:,}" for name in names)
+    lines = [*counted, f"all fault tests on {connection.vendor}: {figures}"]
+    for line in lines:
         terminalreporter.write_line(line)
+    if path := os.environ.get("GNL_CHAOS_REPORT"):
+        with Path(path).open("a") as report:
+            report.write("".join(f"{line}\n" for line in lines))
 
 
 @pytest.fixture(scope="session")
@@ -58,13 +71,16 @@ def recorder(transactional_db: None, tmp_path: Path) -> Iterator[Recorder]:
 
 @pytest.fixture
 def run(_zygote: Zygote, recorder: Recorder) -> Iterator[Run]:
-    """Start a child at the test database: `run("worker", {...}, failpoints={...})`."""
+    """Start a child at the test database: `run("worker", {...}, failpoints={...})`.
+
+    The name is a function of tests.chaos.run, or "module:function" of another.
+    """
     procs: list[Proc] = []
 
     def start(name: str, *args: Any, **options: Any) -> Proc:
         env = {"GNL_TEST_HISTORY": str(recorder.directory), **options.pop("env", {})}
         database = {"NAME": connection.settings_dict["NAME"], **options.pop("database", {})}
-        target = f"tests.chaos.run:{name}"
+        target = name if ":" in name else f"tests.chaos.run:{name}"
         proc = _zygote.run(target, *args, env=env, database=database, **options)
         procs.append(proc)
         return proc
@@ -122,7 +138,7 @@ def finish(chaos_kinds: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Calla
     monkeypatch.setattr(leases, "MIN_TTL", 0.01)
     workers: list[Worker] = []
 
-    def work(timeout: float = 30.0) -> None:
+    def work(timeout: float = 60.0) -> None:
         honest = Worker(concurrency=4, ttl=5.0, poll=0.02)
         workers.append(honest)
         telling.worker_starts()
@@ -135,7 +151,7 @@ def finish(chaos_kinds: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Calla
 
     yield work
     for honest in workers:
-        honest.stop(5)
+        honest.stop(30)
 
 
 @pytest.fixture

@@ -1,9 +1,10 @@
 """Errors that the server itself raises, and connections that it kills (reliability.md 2.5)."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
-from django.db import connection
+from django.db import connection, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
@@ -53,49 +54,61 @@ def server_fault(code: str) -> Iterator[Switch]:
 
 
 class _Pragmas(Switch):
-    """SQLite raises FULL and READONLY by itself, connection by connection of this process."""
+    """SQLite raises FULL and READONLY by itself, connection by connection of this process.
+
+    Each connection is told by its own thread, in front of its next statement: nobody may touch one
+    that another thread is closing.
+    """
 
     def __init__(self, code: str) -> None:
         self._code = code
-        self._wrappers: list[BaseDatabaseWrapper] = [connection]
         self._active = False
+        self._told: dict[BaseDatabaseWrapper, tuple[Any, bool]] = {}
 
     def made(self, *, connection: BaseDatabaseWrapper, **_: object) -> None:
         """Take part in the life of a new connection."""
-        self._wrappers.append(connection)
-        if self._active:
-            self._set(connection)
+        if self._tell not in connection.execute_wrappers:
+            connection.execute_wrappers.append(self._tell)
 
     def on(self) -> None:
         self._active = True
-        for wrapper in self._wrappers:
-            self._set(wrapper)
 
     def off(self) -> None:
         self._active = False
-        for wrapper in self._wrappers:
-            self._set(wrapper)
 
-    def _set(self, wrapper: BaseDatabaseWrapper) -> None:
-        if wrapper.connection is None:
+    def _tell(
+        self, execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any
+    ) -> Any:
+        self.tell(context["connection"])
+        return execute(sql, params, many, context)
+
+    def tell(self, wrapper: BaseDatabaseWrapper) -> None:
+        """Set what holds now on a connection of this thread."""
+        state = wrapper.connection, self._active
+        if self._told.get(wrapper, (wrapper.connection, False)) == state:
             return
+        self._told[wrapper] = state
         if self._code == "READONLY":
             pragma = f"query_only = {int(self._active)}"
         else:
             # No more pages than there are now (less is not possible).
             pragma = f"max_page_count = {1 if self._active else 1_000_000}"
-        wrapper.connection.execute(f"PRAGMA {pragma}").fetchall()
+        raw: Any = wrapper.connection
+        raw.execute(f"PRAGMA {pragma}").fetchall()
 
 
 @contextmanager
 def _sqlite_fault(code: str) -> Iterator[Switch]:
     switch = _Pragmas(code)
     connection_created.connect(switch.made)
+    switch.made(connection=connections["default"])
     try:
         yield switch
     finally:
         connection_created.disconnect(switch.made)
+        connection.execute_wrappers.clear()
         switch.off()
+        switch.tell(connections["default"])
 
 
 def kill_connections() -> int:

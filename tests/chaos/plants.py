@@ -12,6 +12,7 @@ from django.db import transaction
 
 from gnl_django.core import failpoints
 from gnl_django.models import Attempt, Job
+from gnl_django.queue.listing import Page
 from gnl_django.queue.store import postgresql_sql as sql
 from gnl_django.queue.store.base import Outcome, Reaped, Store
 from gnl_django.queue.store.rowwise_settle import RowwiseSettling, marks
@@ -97,6 +98,13 @@ def commit_in_finally(connection: Any) -> Iterator[None]:
 def no_transaction(connection: Any) -> Iterator[None]:
     """Be no transaction: each statement commits by itself."""
     yield
+
+
+def offset_pages(*, limit: int, cursor: str | None = None) -> Any:
+    """List jobs by counting off the rows of the pages before."""
+    start = int(cursor or 0)
+    rows = list(Job.objects.order_by("org", "id")[start : start + limit + 1])
+    return Page(rows[:limit], str(start + limit) if len(rows) > limit else None)
 
 
 def plant_from_environment() -> None:

@@ -1,24 +1,34 @@
 """What the children of fault tests do; started by `tests.zygote` as "tests.chaos.run:<name>"."""
 
 import random
+from collections.abc import Callable
+from functools import partial
 from threading import Event
 from time import monotonic
 from typing import Any
 
 from django.core.management import call_command
 
-from gnl_django import NewJob, enqueue, enqueue_many, retry_jobs
-from gnl_django.core import clock, failpoints, leases
-from gnl_django.core.db import now, reconnect
+from gnl_django import NewJob, enqueue, enqueue_many, list_all_jobs, list_jobs, retry_jobs
+from gnl_django.core import clock, failpoints, leases, lifelines
+from gnl_django.core.db import reconnect
+from gnl_django.core.leases import new_token
 from gnl_django.core.registry import autodiscover
 from gnl_django.models import Job
+from gnl_django.queue.store import store_for
+from gnl_django.queue.store.base import ClaimRequest
 from tests.chaos import plants, telling
-from tests.history import ClientLog
+from tests.history import ClientLog, database_clock
 
 
 def worker(options: dict[str, Any]) -> None:
-    """Be `gnl_worker` with these options; `min_ttl` allows shorter leases than real ones."""
+    """Be `gnl_worker` with these options.
+
+    `min_ttl` allows shorter leases than real ones, `connect` and `silence` less patience (s).
+    """
     leases.MIN_TTL = options.pop("min_ttl", leases.MIN_TTL)
+    lifelines.CONNECT = options.pop("connect", lifelines.CONNECT)
+    lifelines.SILENCE = options.pop("silence", lifelines.SILENCE)
     autodiscover()
     telling.begin()
     telling.worker_starts()
@@ -44,13 +54,32 @@ def give(client: ClientLog, f: str, value: Any) -> Any:
     return client.call(f, lambda: enqueue(job.kind, job.payload, **_options(value)), value=value)
 
 
+def walk(
+    client: ClientLog, limit: int, *, between: Callable[[], object] = int, **scope: Any
+) -> Any:
+    """List jobs page by page and log which: those of `org=` (None: the ownerless), else all."""
+
+    def work() -> dict[str, Any]:
+        listed = partial(list_jobs if scope else list_all_jobs, limit=limit, **scope)
+        began = database_clock("default")
+        page = listed()
+        first, ids = database_clock("default"), [item.id for item in page.items]
+        while page.next_cursor:
+            between()
+            page = listed(cursor=page.next_cursor)
+            ids += [item.id for item in page.items]
+        return {"ids": ids, "began": began, "first": first, "ended": database_clock("default")}
+
+    return client.call("walk", work, value=scope)
+
+
 def new_job(mark: dict[str, Any]) -> NewJob:
     """Return the job of a mark."""
     return NewJob(mark.get("kind", "chaos.work"), mark["payload"], **_options(mark))
 
 
 def _options(mark: dict[str, Any]) -> dict[str, Any]:
-    names = ("org", "key", "delay", "max_attempts", "priority", "queue")
+    names = ("org", "key", "delay", "max_attempts", "max_depth", "priority", "queue")
     return {name: mark[name] for name in names if mark.get(name) is not None}
 
 
@@ -103,6 +132,8 @@ def nemesis_producer(log: str, name: str, seconds: float, seed: int, lanes: int)
             answer = give(client, "enqueue_many", marks)
         if answer is None:
             reconnect("default")
+        if dice.random() < 0.01:
+            walk(client, 50, org=f"org-{dice.randrange(1, lanes)}")
         pause.wait(dice.uniform(0.0, 0.04))
 
 
@@ -116,9 +147,21 @@ def _drawn(dice: random.Random, m: str, lanes: int) -> dict[str, Any]:
         drawn["org"] = f"org-{org}"
     if dice.random() < 0.05:
         drawn["delay"] = dice.uniform(0.0, 2.0)
+    if org == 1:  # a lane of which nobody may have more
+        drawn["max_depth"] = 15
+    else:
+        drawn["priority"] = dice.choice((0, 0, 0, 5))
     return drawn
 
 
-def tell_skew() -> None:
-    """Print how many seconds this process's clock is ahead of the database's."""
-    print((clock.wall() - now("default")).total_seconds())
+def tell_time() -> None:
+    """Print what time it is by this process's clock, in seconds since 1970."""
+    print(clock.wall().timestamp())
+
+
+def claim_and_vanish() -> None:
+    """Claim the next job for somebody who is gone already; its lease runs out at once."""
+    request = ClaimRequest(
+        "default", ("chaos.work",), 1, "", True, (), new_token(), 0.001, "gone", None
+    )
+    assert len(store_for("default").claim(request).rows) == 1

@@ -5,7 +5,7 @@ import os
 from tests.settings import *  # noqa: F403
 from tests.settings import INSTALLED_APPS as TESTED_APPS
 
-INSTALLED_APPS = [*TESTED_APPS, "tests.chaos"]
+INSTALLED_APPS = [*TESTED_APPS, "tests.chaos", "tests.anywhere"]
 # One long-lived process makes children for many tests: the environment of each decides.
 GNL = {"FAILPOINTS": True}
 LOGGING = {

@@ -41,7 +41,7 @@ def started() -> Iterator[Worker]:
     try:
         yield worker
     finally:
-        worker.stop(10)
+        worker.stop(30)
 
 
 @pytest.mark.row("queue", "C106")
@@ -56,12 +56,12 @@ def test_a_worker_outlives_an_error_of_the_server_and_keeps_every_outcome(
     held = [give_job(f"held-{n}", "hold") for n in range(2)]
     failing = give_job("failing", "big")
     with server_fault(CODES[vendor()][how]) as server, started() as worker:
-        wait_until(lambda: len(recorder.history().told("start")) >= 3, 20)
-        wait_until(lambda: Job.objects.get(id=failing).state != "running", 20)
+        wait_until(lambda: len(recorder.history().told("start")) >= 3, 40)
+        wait_until(lambda: Job.objects.get(id=failing).state != "running", 40)
         server.on()
         (recorder.directory / "gate").touch()
         if how != "full" or vendor() != "sqlite":  # a full file may still have room in its pages
-            wait_until(lambda: SAID[how] in caplog.text, 20, describe=lambda: caplog.text[-2000:])
+            wait_until(lambda: SAID[how] in caplog.text, 40, describe=lambda: caplog.text[-2000:])
             with pytest.raises(Exception) as raised:  # noqa: PT011 - the driver's own class
                 enqueue("chaos.work", mark("refused")["payload"])
             assert fault_of(raised.value) is CLASSES.get(how, Fault.OTHER)

@@ -17,13 +17,15 @@ from gnl_django.core.db import now
 from gnl_django.core.leases import Lease, new_token
 from gnl_django.models import Job
 from gnl_django.queue import api, outcomes
+from gnl_django.queue.rings import Rings
 from gnl_django.queue.settling import Settling
 from gnl_django.queue.store import postgresql, rowwise, store_for
 from gnl_django.queue.store.base import ClaimedRow, ClaimRequest, NewRow, Outcome, Store
-from tests.chaos import plants, telling
+from tests.chaos import plants, run, telling
 from tests.chaos.conftest import Give
 from tests.chaos.run import give, mark
 from tests.checkers import Report, check_all
+from tests.conformance.helpers import Call
 from tests.history import Recorder
 from tests.support import vendor
 
@@ -52,7 +54,7 @@ def settle(taken: tuple[ClaimedRow, str]) -> str | None:
 
 def judge(recorder: Recorder, planted: bool, *rules: str, **known: Any) -> Report:
     """Check that exactly a planted fault turns the rules red."""
-    report = check_all(recorder.history(faulted=True, **known))
+    report = check_all(recorder.history(**{"faulted": True, **known}))
     if planted:
         assert report.red >= set(rules), str(report)
     else:
@@ -215,6 +217,98 @@ def test_a_key_that_is_looked_up_without_its_unique_index(
     if not planted:
         give_job("second", key="same")
     judge(recorder, planted, "Q4")
+
+
+@pytest.mark.row("queue", "C37")
+def test_a_worker_that_claims_by_id_instead_of_by_turns(
+    planted: bool, recorder: Recorder, give_job: Give, monkeypatch: Patch
+) -> None:
+    for number in range(5):
+        give_job(f"a-{number}", org="a")
+    for number in range(2):
+        give_job(f"b-{number}", org="b")
+    telling.worker_starts()
+    if planted:  # each claim begins at the oldest job's lane, as a new worker's first does
+        sound = Rings.claim
+
+        def claim_oldest(self: Rings, *args: Any, **options: Any) -> Any:
+            self._cursors.clear()
+            return sound(self, *args, **options)
+
+        monkeypatch.setattr(Rings, "claim", claim_oldest)
+    Worker(concurrency=1, poll=0.02).run_until_idle()
+    assert not Job.objects.exclude(state="succeeded").exists()
+    judge(recorder, planted, "Q13", faulted=False, lag=0.0)
+
+
+def test_a_claim_that_passes_over_the_first_of_its_lane(
+    planted: bool, recorder: Recorder, give_job: Give
+) -> None:
+    first = give_job("first", priority=5)
+    give_job("second")
+    if planted:
+        Job.objects.filter(id=first).update(kind="chaos.held")  # so that the claim does not see it
+    taken = claim()
+    Job.objects.filter(id=first).update(kind="chaos.work")
+    for job in [*taken, *claim()]:
+        assert settle(job) == "succeeded"
+    judge(recorder, planted, "Q13", lag=0.0)
+
+
+@pytest.mark.row("queue", "C27")
+def test_a_depth_that_is_not_counted(
+    planted: bool, recorder: Recorder, give_job: Give, monkeypatch: Patch
+) -> None:
+    if planted:
+        monkeypatch.setattr(Store, "depth", lambda *args: 0)
+    for number in range(4):
+        give_job(f"a-{number}", org="a", max_depth=2)
+    assert Job.objects.count() == (4 if planted else 2)
+    judge(recorder, planted, "Q14")
+
+
+@pytest.mark.row("queue", "C31")
+@pytest.mark.postgres("elsewhere callers at once may exceed the depth")
+def test_a_depth_that_is_counted_without_the_lanes_lock(
+    planted: bool, recorder: Recorder, give_job: Give, failpoint: Hook, monkeypatch: Patch
+) -> None:
+    others: list[Call] = []
+
+    def second_caller() -> None:
+        if not others:
+            others.append(Call(lambda: give_job("second", org="a", max_depth=1)))
+            if planted:
+                others[0].result()
+
+    if planted:
+        monkeypatch.setattr(type(store_for("default")), "lock_lane", lambda *args: None)
+    failpoint("enqueue.inserted", second_caller)
+    give_job("first", org="a", max_depth=1)
+    others[0].result()
+    assert Job.objects.count() == (2 if planted else 1)
+    judge(recorder, planted, "Q14")
+
+
+@pytest.mark.row("queue", "C125")
+def test_a_list_whose_pages_are_counted_off(
+    planted: bool,
+    recorder: Recorder,
+    give_job: Give,
+    monkeypatch: Patch,
+    finish: Callable[..., None],
+) -> None:
+    jobs = [give_job(f"a-{number}") for number in range(6)]
+    finish()
+    pruned = iter([jobs[0]])
+
+    def prune_one() -> None:
+        if job := next(pruned, None):
+            Job.objects.filter(id=job).delete()
+
+    if planted:
+        monkeypatch.setattr(run, "list_all_jobs", plants.offset_pages)
+    assert run.walk(recorder.client, 2, between=prune_one) is not None
+    judge(recorder, planted, "Q17", lag=0.0)
 
 
 def test_a_death_by_reap_that_nobody_announces(

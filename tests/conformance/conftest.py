@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gnl_django import Worker
-from gnl_django.core import clock, failpoints, leases
+from gnl_django.core import clock, failpoints, heartbeat, leases
 from gnl_django.queue.kinds import JobKind, job
 from gnl_django.queue.options import kinds
 from gnl_django.signals import job_finished
@@ -69,7 +69,7 @@ def make_worker() -> Iterator[MakeWorker]:
 
     yield make
     for worker in made:
-        worker.stop(timeout=5)
+        worker.stop(timeout=30)
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def aside() -> Iterator[Aside]:
 
     yield start
     for call in calls:
-        call.join(10)
+        call.join(30)
 
 
 @pytest.fixture
@@ -107,6 +107,15 @@ def frozen() -> Iterator[clock.Override]:
     """Stop the database's clock at NOON, for all statements of this process."""
     with clock.override(NOON) as now:
         yield now
+
+
+@pytest.fixture
+def quick_beats(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a worker of the usual ttl renew every 0.1 s.
+
+    So a test sees many renewals in a moment, and no machine is so slow that it loses a lease.
+    """
+    monkeypatch.setattr(heartbeat, "RENEWALS_PER_TTL", 300)
 
 
 @pytest.fixture

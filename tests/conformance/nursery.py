@@ -18,7 +18,7 @@ from typing import Any
 
 from tests.procs import Proc, Spawner, end_with
 
-PATIENCE = 20.0  # seconds for one worker's life
+PATIENCE = 40.0  # seconds for one worker's life
 ANSWER = "nursery answers "
 
 

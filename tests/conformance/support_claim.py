@@ -24,7 +24,7 @@ from gnl_django.queue.store import store_for
 from gnl_django.queue.store.base import Claimed, ClaimedRow, ClaimRequest, Outcome, Store
 from tests.support import vendor
 
-DEADLINE = 15.0  # seconds; far more than a rendezvous ever takes
+DEADLINE = 30.0  # seconds; far more than a rendezvous ever takes
 KIND = "claim.work"
 LONG = 3_600.0  # a ttl that no test outlives
 

@@ -129,7 +129,7 @@ HELD: Row = ("running", 1, [])
 ONCE: Row = ("succeeded", 1, [])
 TWICE: Row = ("succeeded", 2, LOST)
 FAILED: list[tuple[int, str]] = [(1, "failed")]
-SHORT = ("--ttl", "1")
+SHORT = ("--ttl", "2")
 AT_ONCE = ("--grace", "0")
 
 TABLE: dict[str, Crash] = {

@@ -8,15 +8,16 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from django.core.exceptions import ImproperlyConfigured
 from django.db import DatabaseError, connection, transaction
 from django.utils.connection import ConnectionDoesNotExist
 
-from gnl_django import InvalidPayload, JobContext, JobKind, UnknownKind, enqueue
+from gnl_django import InvalidPayload, JobContext, JobKind, UnknownKind, cancel_job, enqueue
 from gnl_django.core import clock, wakeup
 from gnl_django.errors import ExecutionRevoked
 from gnl_django.models import Job
 from tests.conformance.conftest import NOON, Declare, MakeWorker
-from tests.conformance.helpers import Badge, Order, job_of, state_of, statements
+from tests.conformance.helpers import DEADLINE, Badge, Order, job_of, state_of, statements
 
 pytestmark = pytest.mark.django_db
 
@@ -489,7 +490,7 @@ def test_a_revoked_handler_can_give_no_more_work(declare: Declare, make_worker: 
     raised = []
 
     def parent(payload: None, ctx: JobContext) -> None:
-        assert ctx.signal.wait(5)
+        assert ctx.signal.wait(DEADLINE)
         try:
             ctx.enqueue("t.child", {})
         except ExecutionRevoked as error:
@@ -505,14 +506,16 @@ def test_a_revoked_handler_can_give_no_more_work(declare: Declare, make_worker: 
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.row("queue", "C35")
-def test_a_database_without_our_tables_is_an_error_that_names_the_table(
+def test_a_database_without_our_tables_is_an_error_that_says_what_to_do(
     kind: JobKind[Any],
 ) -> None:
     with connection.cursor() as cursor:
         cursor.execute("ALTER TABLE gnl_django_job RENAME TO elsewhere")
     try:
-        with pytest.raises(DatabaseError, match="gnl_django_job"):
-            kind.enqueue()
+        for call in (kind.enqueue, lambda: kind.enqueue_many([1, 2]), lambda: cancel_job(1)):
+            with pytest.raises(ImproperlyConfigured, match="migrate --database default") as error:
+                call()
+            assert isinstance(error.value.__cause__, DatabaseError)
     finally:
         with connection.cursor() as cursor:
             cursor.execute("ALTER TABLE elsewhere RENAME TO gnl_django_job")

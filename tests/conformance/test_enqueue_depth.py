@@ -212,3 +212,27 @@ def test_callers_with_max_depth_wait_for_each_other(
     else:
         two.result()
     assert Job.objects.count() == 1
+
+
+@pytest.mark.row("queue", "C31")
+@pytest.mark.django_db(transaction=True)
+def test_of_20_callers_at_once_as_many_get_through_as_the_depth_allows(
+    kind: JobKind[Any], aside: Aside
+) -> None:
+    together = threading.Barrier(20)
+
+    def call() -> bool:
+        together.wait(DEADLINE)
+        try:
+            kind.enqueue(max_depth=10)
+        except QueueDepthExceeded:
+            return False
+        return True
+
+    calls = [aside(call) for _ in range(20)]
+    let_in = sum(one.result() for one in calls)
+    assert Job.objects.count() == let_in
+    if vendor() == "postgresql":
+        assert let_in == 10
+    else:
+        assert 10 <= let_in <= 20

@@ -285,7 +285,7 @@ def test_a_locked_outcome_of_a_batch_is_stored_after_its_release_and_the_others_
 def test_a_row_that_stays_locked_is_lost_by_the_holders_own_clock(
     batch: Callable[..., Batch],
 ) -> None:
-    jobs = batch(ttl=1.0)
+    jobs = batch(ttl=2.0)
     with row_held(jobs.ids[1]):
         wait_until(lambda: jobs.worker.metrics().active == 3)
         expires = job_of(jobs.ids[0]).lease_expires_at

@@ -196,7 +196,7 @@ def test_a_result_whose_parts_are_shared_is_not_walked_for_ever(
 
 @pytest.mark.row("queue", "C93")
 def test_a_callback_that_exits_ends_no_thread_of_ours(
-    declare: Declare, make_worker: MakeWorker, short_leases: None
+    declare: Declare, make_worker: MakeWorker
 ) -> None:
     def handler(payload: Any, ctx: JobContext) -> None:
         ctx.signal.on_revoke(lambda: sys.exit(3))
@@ -204,7 +204,7 @@ def test_a_callback_that_exits_ends_no_thread_of_ours(
 
     declare("bad", handler, max_hold=0.05, max_attempts=1)
     enqueue("bad")
-    worker = make_worker(ttl=0.5)
+    worker = make_worker()
     worker.start()
     wait_until(lambda: set(states().values()) == {"dead"})
     assert all(thread.is_alive() for thread in worker._heartbeat._threads)

@@ -7,7 +7,7 @@ from threading import Event
 from typing import Any
 
 import pytest
-from django.db import transaction
+from django.db import connection, transaction
 
 from gnl_django import JobContext, cancel_job, enqueue
 from gnl_django.core import clock, failpoints, leases
@@ -44,8 +44,11 @@ def lost_rows(job_id: int) -> list[tuple[int, str]]:
 class Beats:
     """A heartbeat's renewals, counted; each may be made to fail before it is sent."""
 
-    def __init__(self, failpoint: Failpoint, pattern: str = ".") -> None:
+    def __init__(
+        self, failpoint: Failpoint, pattern: str = ".", *, then: Callable[[], None] | None = None
+    ) -> None:
         self._pattern = cycle(pattern)
+        self._then = then
         self.sent = self.good = 0
         failpoint("renew.begin", self._begin)
         failpoint("renew.committed", self._committed)
@@ -57,6 +60,8 @@ class Beats:
 
     def _committed(self) -> None:
         self.good += 1
+        if self._then is not None:
+            self._then()
 
 
 # renewal
@@ -65,9 +70,9 @@ class Beats:
 @pytest.mark.row("queue", "C60")
 @pytest.mark.django_db(transaction=True)
 def test_a_handler_of_three_ttl_runs_once_while_others_look_for_work(
-    declare: Declare, failpoint: Failpoint
+    declare: Declare, failpoint: Failpoint, quick_beats: None
 ) -> None:
-    beats, starts, looks = Beats(failpoint), [], Event()
+    starts, looks = [], Event()
 
     def work(payload: Any, ctx: JobContext) -> str:
         starts.append(ctx.attempt)
@@ -78,7 +83,12 @@ def test_a_handler_of_three_ttl_runs_once_while_others_look_for_work(
 
     declare(s.KIND, work)
     job = enqueue(s.KIND)
-    with s.short_ttl(), s.employed(ttl=0.6) as holder, s.employed(ttl=0.6) as other:
+    with (
+        clock.override(now("default")) as moved,  # goes on by a third of the ttl a renewal
+        s.employed(ttl=30) as holder,
+        s.employed(ttl=30) as other,
+    ):
+        beats = Beats(failpoint, then=lambda: moved.advance(timedelta(seconds=10)))
         holder.start()
         wait_until(lambda: starts)
         for good in (1, 3, 5, 8):
@@ -86,7 +96,8 @@ def test_a_handler_of_three_ttl_runs_once_while_others_look_for_work(
             assert other.run_once() == 0
         looks.set()
         wait_until(lambda: only(job).state == "succeeded", describe=lambda: vars(only(job)))
-        assert (holder.metrics().completed, holder.metrics().lost) == (1, 0)
+        wait_until(lambda: holder.metrics().completed == 1, describe=holder.metrics)
+        assert holder.metrics().lost == 0
         assert other.metrics().reaped == 0
     assert starts == [1]
     assert (only(job).result, only(job).attempt, lost_rows(job)) == ("done", 1, [])
@@ -98,27 +109,77 @@ def test_a_handler_of_three_ttl_runs_once_while_others_look_for_work(
     ("pattern", "enough"), [("x........", 3), ("xx.", 2)], ids=["first", "two of three"]
 )
 def test_one_or_two_renewals_that_fail_revoke_nothing(
-    declare: Declare, failpoint: Failpoint, pattern: str, enough: int
+    declare: Declare, failpoint: Failpoint, quick_beats: None, pattern: str, enough: int
 ) -> None:
     beats, seen = Beats(failpoint, pattern), []
 
     def work(payload: Any, ctx: JobContext) -> None:
-        wait_until(lambda: beats.good >= enough or ctx.signal.revoked, 30)
+        wait_until(lambda: beats.good >= enough or ctx.signal.revoked)
         seen.append((ctx.attempt, ctx.signal.why))
 
     declare(s.KIND, work)
     job = enqueue(s.KIND)
-    with s.employed(ttl=1.5) as worker:
+    with s.employed() as worker:
         assert worker.run_once() == 1
         assert worker.metrics().completed == 1
     assert seen == [(1, None)]
     assert (only(job).state, lost_rows(job)) == ("succeeded", [])
 
 
+KILL = {
+    "postgresql": ("SELECT pg_backend_pid()", "SELECT pg_terminate_backend({})"),
+    "mysql": ("SELECT CONNECTION_ID()", "KILL {}"),
+}
+
+
+def lose_this_connection() -> None:
+    """Let the server end this thread's session; on SQLite close it below Django's feet."""
+    connection.ensure_connection()
+    if vendor() == "sqlite":
+        raw: Any = connection.connection
+        raw.close()
+        return
+    ask, kill = KILL[vendor()]
+    with connection.cursor() as cursor:
+        cursor.execute(ask)
+        (session,) = cursor.fetchone()
+    with s.threads() as go:
+        go(lambda: connection.cursor().execute(kill.format(session))).result(s.DEADLINE)
+
+
+@pytest.mark.row("queue", "C78")
+@pytest.mark.django_db(transaction=True)
+def test_a_heartbeat_whose_connection_is_killed_connects_again_and_revokes_nothing(
+    declare: Declare, failpoint: Failpoint, quick_beats: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    beats = Beats(failpoint)
+    kills, seen = iter([False, True]), []
+
+    def begin() -> None:
+        beats.sent += 1
+        if next(kills, False):
+            lose_this_connection()
+
+    def work(payload: Any, ctx: JobContext) -> None:
+        wait_until(lambda: beats.good >= 3 or ctx.signal.revoked, describe=lambda: vars(beats))
+        seen.append((ctx.attempt, ctx.signal.why))
+
+    declare(s.KIND, work)
+    failpoint("renew.begin", begin)
+    job = enqueue(s.KIND)
+    with s.employed() as worker:
+        assert worker.run_once() == 1
+        assert (worker.metrics().completed, worker.metrics().lost) == (1, 0)
+    assert seen == [(1, None)]
+    assert beats.sent > beats.good
+    assert "Renewal of 1 leases failed" in caplog.text
+    assert (only(job).state, lost_rows(job)) == ("succeeded", [])
+
+
 @pytest.mark.row("queue", "C63")
 @pytest.mark.django_db(transaction=True)
 def test_three_failed_renewals_lose_the_lease_before_it_expires(
-    declare: Declare, failpoint: Failpoint
+    declare: Declare, failpoint: Failpoint, quick_beats: None
 ) -> None:
     Beats(failpoint, "x")
     seen: list[Any] = []
@@ -131,7 +192,7 @@ def test_three_failed_renewals_lose_the_lease_before_it_expires(
     declare(s.KIND, work)
     job = enqueue(s.KIND)
     errors: list[Any] = []
-    with s.short_ttl(), s.employed(ttl=0.9, on_error=lambda *args: errors.append(args)) as worker:
+    with s.employed(on_error=lambda *args: errors.append(args)) as worker:
         assert worker.run_once() == 1
         assert (worker.metrics().lost, worker.metrics().completed) == (1, 0)
     why, told_at, expiry = seen
@@ -181,21 +242,20 @@ def test_without_renewals_a_job_runs_again_and_has_one_result(
     def work(payload: Any, ctx: JobContext) -> int:
         starts.append(ctx.attempt)
         if ctx.attempt == 1:
-            Event().wait(0.15)
+            wait_until(lambda: only(job).state == "succeeded", describe=lambda: vars(only(job)))
         return ctx.attempt
 
     declare(s.KIND, work)
-    job = enqueue(s.KIND, max_attempts=30)
-    with s.short_ttl(), s.employed(ttl=0.02, poll=0.01) as one, s.employed(ttl=5, poll=0.01) as two:
+    job = enqueue(s.KIND)
+    with s.employed(ttl=s.LONG, concurrency=1) as one, s.employed(ttl=s.LONG) as two:
         one.start()
         wait_until(lambda: starts)
-        two.start()
-        wait_until(lambda: only(job).state == "succeeded", describe=lambda: vars(only(job)))
-        wait_until(lambda: one.metrics().active == 0)
-        wait_until(lambda: one.metrics().lost >= 1, describe=one.metrics)
-    assert len(starts) >= 2
-    assert only(job).result > 1
-    assert {outcome for _, outcome in lost_rows(job)} == {"lease_lost"}
+        with s.later(OVERDUE):
+            assert two.run_once() == 1
+            wait_until(lambda: one.metrics().lost == 1, describe=one.metrics)
+    assert starts == [1, 2]
+    assert only(job).result == 2
+    assert lost_rows(job) == [(1, "lease_lost")]
 
 
 # the fence

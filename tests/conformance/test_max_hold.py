@@ -12,7 +12,7 @@ from tests.procs import Spawner
 from tests.support import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
-DEADLINE = 15
+DEADLINE = 30
 
 
 @pytest.mark.row("queue", "C86")
@@ -56,7 +56,7 @@ def test_after_the_timeout_neither_a_result_nor_another_error_counts(
 
 @pytest.mark.row("queue", "C88")
 def test_the_lease_lasts_until_the_handler_returns(
-    declare: Declare, make_worker: MakeWorker, short_leases: None
+    declare: Declare, make_worker: MakeWorker, quick_beats: None
 ) -> None:
     revoked, go_on = Event(), Event()
 
@@ -67,7 +67,7 @@ def test_the_lease_lasts_until_the_handler_returns(
 
     declare("hold", handler, max_hold=0.02, max_attempts=1)
     job = enqueue("hold")
-    first, second = make_worker(ttl=0.4), make_worker(ttl=0.4)
+    first, second = make_worker(), make_worker()
     first.start()
     assert revoked.wait(DEADLINE)
     before = Job.objects.get(pk=job).lease_expires_at
@@ -83,7 +83,7 @@ def test_the_kinds_own_max_hold_wins_over_the_workers(
     declare: Declare, make_worker: MakeWorker
 ) -> None:
     def handler(payload: Any, ctx: JobContext) -> bool:
-        return ctx.signal.wait(0.3)
+        return ctx.signal.wait(0.3 if ctx.kind == "patient" else DEADLINE)
 
     declare("patient", handler, max_hold=DEADLINE, max_attempts=1)
     declare("plain", handler, max_attempts=1)
@@ -97,14 +97,15 @@ def test_the_kinds_own_max_hold_wins_over_the_workers(
 def test_a_stuck_handler_is_named_once_and_another_slot_opens_in_its_place(
     declare: Declare,
     make_worker: MakeWorker,
-    short_leases: None,
+    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     release = Event()
     declare("stuck", lambda payload: release.wait(DEADLINE) and None, max_hold=0.01)
     declare("next")
     stuck = enqueue("stuck")
-    worker = make_worker(concurrency=1, ttl=0.3)
+    worker = make_worker(concurrency=1)
+    monkeypatch.setattr(worker._stuck, "_ttl", 0.1)
     worker.start()
     wait_until(lambda: worker.metrics().stuck == 1)
     assert worker.metrics().active == 0
@@ -121,13 +122,14 @@ def test_a_stuck_handler_is_named_once_and_another_slot_opens_in_its_place(
 
 @pytest.mark.row("queue", "C90")
 def test_as_many_replacements_as_slots_and_no_more(
-    declare: Declare, make_worker: MakeWorker, short_leases: None
+    declare: Declare, make_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     release = Event()
     declare("stuck", lambda payload: release.wait(DEADLINE) and None, max_hold=0.01)
     for _ in range(5):
         enqueue("stuck")
-    worker: Worker = make_worker(concurrency=2, ttl=0.3)
+    worker: Worker = make_worker(concurrency=2)
+    monkeypatch.setattr(worker._stuck, "_ttl", 0.1)
     worker.start()
     wait_until(lambda: worker.metrics().stuck == 4)
     assert worker.metrics().active == 2  # the last two have no slot opened in their place
@@ -140,7 +142,7 @@ def test_as_many_replacements_as_slots_and_no_more(
 @pytest.mark.row("queue", "C91")
 def test_a_worker_told_so_exits_75_when_a_handler_is_stuck(spawn: Spawner) -> None:
     job = enqueue("tests.act", {"do": "ignore"})
-    worker = spawn(["gnl_worker", "--ttl", "1", "--exit-when-stuck", "--max-hold", "0.1"])
+    worker = spawn(["gnl_worker", "--ttl", "2", "--exit-when-stuck", "--max-hold", "0.1"])
     assert worker.wait(DEADLINE * 2) == 75, worker.output()
     row = Job.objects.get(pk=job)
     assert (row.state, row.attempt) == ("ready", 0)  # given back

@@ -76,12 +76,12 @@ def test_a_job_in_another_state_is_not_run_now(
 def test_a_job_run_now_wakes_the_workers_of_this_process(
     kind: Kind, make_worker: MakeWorker
 ) -> None:
-    worker = make_worker(poll=5.0, max_poll=5.0)
+    worker = make_worker(poll=60, max_poll=60)
     worker.start()
     wait_until(worker.idle)
     job_id = kind.enqueue(delay=3600)
     assert run_job_now(job_id) is True
-    wait_until(lambda: state_of(job_id) == "succeeded", timeout=4.0)
+    wait_until(lambda: state_of(job_id) == "succeeded")
 
 
 @pytest.mark.parametrize("reason", ["", "not worth it"])
@@ -98,7 +98,7 @@ def test_a_dead_job_is_put_away_and_kept_from_then_on(
     assert job.error == "ValueError: no"
     assert finished == [{"job_id": job_id, "kind": "t.fails", "org": None, "state": "canceled"}]
     assert now("default") - job.finished_at < timedelta(minutes=1)
-    assert retention.prune() == {"succeeded": 0, "canceled": 0, "dead": 0}
+    assert not any(retention.prune().values())
     assert retry_job(job_id) == job_id
 
 

@@ -12,7 +12,7 @@ from gnl_django.queue.store.base import Store
 from tests.conformance.conftest import Declare, MakeWorker
 from tests.support import wait_until
 
-DEADLINE = 15
+DEADLINE = 30
 
 
 @pytest.mark.django_db(transaction=True)

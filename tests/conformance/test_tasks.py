@@ -21,6 +21,7 @@ from django.test import Client
 
 from gnl_django import Worker, cancel_job, enqueue, retry_job
 from gnl_django.core import clock
+from gnl_django.core.revocation import Revocation, Why
 from gnl_django.errors import InvalidPayload
 from gnl_django.models import Attempt, Job
 from gnl_django.queue.options import kinds
@@ -463,9 +464,18 @@ def test_arguments_that_no_longer_fit_make_the_task_fail_without_a_call(
 @pytest.mark.parametrize("name", ["waits", "waits_async"])
 @pytest.mark.django_db(transaction=True)
 def test_a_timeout_is_a_failure_that_follows_the_tasks_backoff(
-    make_worker: MakeWorker, short_leases: None, name: str
+    make_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    worker = make_worker(ttl=0.3)
+    real = Revocation.revoke
+
+    def revoke(self: Revocation, why: Why) -> bool:
+        first = real(self, why)
+        tasks.TIMED_OUT.set()
+        return first
+
+    monkeypatch.setattr(Revocation, "revoke", revoke)
+    tasks.TIMED_OUT.clear()
+    worker = make_worker()
     result = getattr(tasks, name).using(timeout=0.05, backoff=0, max_attempts=2).enqueue()
     assert worker.run_until_idle() == 2
     result.refresh()

@@ -63,6 +63,29 @@ def test_closing_waits_for_what_runs_and_a_later_batch_starts_anew(loop: Any) ->
     go_on.set()
 
 
+def test_closing_with_patience_ends_the_thread_and_its_connection(loop: LoopThread) -> None:
+    done = threading.Event()
+
+    async def work() -> None:
+        done.set()
+
+    loop.submit([work])
+    assert done.wait(DEADLINE)
+    loop.close(patience=DEADLINE)
+    assert "test-loop" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_a_coroutine_may_close_its_own_loop(loop: LoopThread) -> None:
+    done = threading.Event()
+
+    async def work() -> None:
+        loop.close(patience=DEADLINE)
+        done.set()
+
+    loop.submit([work])
+    assert done.wait(DEADLINE)
+
+
 def test_a_task_is_canceled_from_another_thread_and_a_closed_loop_is_no_matter(
     loop: Any,
 ) -> None:

@@ -146,6 +146,64 @@ def test_inside_the_callers_transaction_nothing_is_tried_again() -> None:
     assert work.calls == 1
 
 
+def as_django_raises(error: BaseException) -> DatabaseError:
+    raised = OperationalError("text")
+    raised.__cause__ = error
+    return raised
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_single_statement_is_tried_again_in_a_transaction_of_ours() -> None:
+    states: list[bool] = []
+    work = Work(*[as_django_raises(postgres("40001"))] * 3)
+
+    def one() -> str:
+        states.append(connection.in_atomic_block)
+        return work()
+
+    assert db.alone(connection, one) == "done"
+    assert states == [False, True, True, True]
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("error", [postgres("23505"), postgres("57P01"), sqlite(13)])
+def test_a_single_statement_that_fails_otherwise_fails(error: BaseException) -> None:
+    work = Work(as_django_raises(error))
+    with pytest.raises(OperationalError):
+        db.alone(connection, work)
+    assert work.calls == 1
+
+
+@pytest.mark.django_db
+def test_a_single_statement_inside_the_callers_transaction_is_the_callers() -> None:
+    work = Work(as_django_raises(postgres("40001")))
+    with pytest.raises(OperationalError):
+        db.alone(connection, work)
+    assert work.calls == 1
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_loops_statement_is_alone_unless_the_session_is_strict(
+    monkeypatch: pytest.MonkeyPatch, strict: bool
+) -> None:
+    monkeypatch.setattr(db, "strict_isolation", lambda connection: strict)
+    assert db.read_committed(connection, lambda: connection.in_atomic_block) is strict
+    with transaction.atomic():
+        savepoints = len(connection.savepoint_ids)
+        inside = db.read_committed(connection, lambda: len(connection.savepoint_ids))
+    assert inside == savepoints
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_table_of_ours_that_is_missing_is_told_from_anothers() -> None:
+    for table, ours in (("gnl_django_nothing", True), ("nowhere", False)):
+        with pytest.raises(DatabaseError) as error:
+            connection.cursor().execute(f"SELECT 1 FROM {table}")
+        assert db.missing_table(error.value) is ours
+    assert not db.missing_table(OperationalError("gnl_django_job is on fire"))
+
+
 @pytest.mark.django_db(transaction=True)
 def test_a_transaction_of_ours_commits_or_rolls_back() -> None:
     with own_transaction(connection):
@@ -221,6 +279,7 @@ def test_a_transaction_of_ours_takes_the_write_lock_when_it_begins() -> None:
         with own_transaction(connection), pytest.raises(sqlite3.OperationalError, match="locked"):
             other.execute("BEGIN IMMEDIATE")
         assert wrapper.transaction_mode == "DEFERRED"
+        other.execute("PRAGMA busy_timeout = 30000")
         other.execute("BEGIN IMMEDIATE")
     finally:
         other.close()

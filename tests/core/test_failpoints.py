@@ -138,7 +138,7 @@ def test_a_point_waits_for_the_other_end_of_its_fifo(arm: Any, tmp_path: Path) -
     thread.start()
     with fifo.open("wb"):
         assert thread.is_alive()
-    thread.join(10)
+    thread.join(30)
     assert not thread.is_alive()
 
 

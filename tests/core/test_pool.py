@@ -54,7 +54,7 @@ def test_there_are_never_more_threads_than_the_size(make: Make) -> None:
         with lock:
             inside[0] += 1
             inside[1] = max(inside)
-        assert go_on.wait(10)
+        assert go_on.wait(30)
         with lock:
             inside[0] -= 1
 
@@ -79,7 +79,7 @@ def test_one_slot_runs_its_work_in_the_order_given(make: Make) -> None:
 
 def test_a_nudge_wakes_a_slot_for_each_item_left(make: Make) -> None:
     barrier = threading.Barrier(6)
-    pool = make(6, lambda item: barrier.wait(10) and None)
+    pool = make(6, lambda item: barrier.wait(30) and None)
     for _ in range(20):
         pool.submit(range(6))
         pool.nudge()
@@ -118,17 +118,37 @@ def test_after_a_close_the_threads_end_and_new_work_starts_new_ones(make: Make) 
     wait_until(lambda: len(done) == 3)
 
 
+def test_a_close_with_patience_returns_when_the_threads_have_ended(make: Make) -> None:
+    pool = make(4, lambda item: None)
+    pool.submit(range(4))
+    wait_until(lambda: not pool.nudge())
+    pool.close(patience=10)
+    assert slots() == []
+
+
+def test_a_slot_may_close_its_own_pool(make: Make) -> None:
+    closed = threading.Event()
+
+    def run(item: int) -> None:
+        pool.close(patience=10)
+        closed.set()
+
+    pool = make(1, run)
+    pool.submit([1])
+    assert closed.wait(10)
+
+
 def test_a_close_lets_running_work_end(make: Make) -> None:
     inside, go_on, done = threading.Event(), threading.Event(), []
 
     def run(item: int) -> None:
         inside.set()
-        assert go_on.wait(10)
+        assert go_on.wait(30)
         done.append(item)
 
     pool = make(1, run)
     pool.submit([1])
-    assert inside.wait(10)
+    assert inside.wait(30)
     pool.close()
     go_on.set()
     wait_until(lambda: slots() == [])

@@ -4,9 +4,10 @@ import logging
 from datetime import timedelta
 from math import inf
 from time import monotonic
+from typing import Any
 
 import pytest
-from django.db import DatabaseError
+from django.db import DatabaseError, OperationalError
 
 from gnl_django import drain_worker, resume_worker
 from gnl_django.core import clock, fleet, presence
@@ -133,6 +134,23 @@ def test_a_heartbeat_that_fails_is_logged_once_and_the_next_one_tries_again(
     someone.presence.end()
     assert caplog.messages[-1] == f"The end of {NAME} is not noted: DatabaseError: gone"
     assert row().stopped_at is None
+
+
+def test_the_end_is_noted_though_the_connection_has_gone_since_the_last_heartbeat(
+    someone: Someone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    someone.presence.beat()
+    real, losses = fleet.leave, iter([True])
+
+    def leave(*args: Any) -> bool:
+        if next(losses, False):
+            driver = type("OperationalError", (Exception,), {"__module__": "psycopg.errors"})
+            raise OperationalError("the connection is lost") from driver("gone")
+        return real(*args)
+
+    monkeypatch.setattr(fleet, "leave", leave)
+    someone.presence.end()
+    assert row().stopped_at is not None
 
 
 def test_a_held_row_is_tried_again_soon(someone: Someone, monkeypatch: pytest.MonkeyPatch) -> None:

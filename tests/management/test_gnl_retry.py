@@ -45,14 +45,14 @@ def ready() -> list[int]:
 
 def test_jobs_are_retried_by_id(dead: list[Job]) -> None:
     assert run("gnl_retry", dead[0].id, dead[2].id, 2**62) == (
-        "BulkResult(matched=3, changed=2, skipped=1)"
+        "2 of 3 jobs made ready, 1 left as it was"
     )
     assert ready() == [dead[0].id, dead[2].id]
 
 
 def test_jobs_that_failed_alike_are_retried_by_their_key(dead: list[Job]) -> None:
     key = dead[0].error_key
-    assert run("gnl_retry", "--error", key) == "BulkResult(matched=4, changed=4, skipped=0)"
+    assert run("gnl_retry", "--error", key) == "4 of 4 jobs made ready"
     assert ready() == [job.id for job in dead[:4]]
 
 
@@ -80,7 +80,7 @@ def test_nothing_changed_is_exit_code_1(dead: list[Job], capsys: Any) -> None:
         with pytest.raises(CommandError, match=r"Nothing changed\.") as refused:
             call_command("gnl_retry", *map(str, arguments))
         assert refused.value.returncode == 1
-    assert "matched=1, changed=0, skipped=1" in capsys.readouterr().out
+    assert "0 of 1 job made ready, 1 left as it was" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_jobs_are_canceled_with_a_reason(declare: Declare, make_worker: MakeWork
     make_worker(concurrency=1)
     Job.objects.filter(id=done).update(state="succeeded", finished_at=job_of(done).enqueued_at)
     assert run("gnl_cancel", waiting, held, done, canceled, waiting, "--reason", "no use") == (
-        "BulkResult(matched=4, changed=2, skipped=2)"
+        "2 of 4 jobs canceled or asked to stop, 2 left as they were"
     )
     assert [state_of(job) for job in (waiting, held)] == ["canceled", "running"]
     assert [job_of(job).cancel_reason for job in (waiting, held)] == ["no use"] * 2
@@ -131,12 +131,9 @@ def test_every_act_leaves_a_line_in_the_audit_log(
         with pytest.raises(CommandError):
             run("gnl_cancel", *range(2**40, 2**40 + 25))
     first, second, third, fourth = [record.getMessage() for record in caplog.records]
-    assert first == (
-        "retry by 'ada' at the command line: "
-        f"BulkResult(matched=1, changed=1, skipped=0); ids {ids[0]}"
-    )
+    assert first == (f"retry by 'ada' at the command line: 1 of 1 job made ready; ids {ids[0]}")
     assert f"error '{dead[0].error_key}', filters {{'org': 'a'}}" in second
     assert second.endswith(f"ids {ids[1]}, {ids[3]}")
     assert third.startswith("cancel by 'ada'")
-    assert "changed=0" in fourth
+    assert "0 of 25 jobs canceled or asked to stop, 25 left as they were" in fourth
     assert fourth.endswith(" and 5 more")

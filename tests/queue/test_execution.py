@@ -275,15 +275,15 @@ def test_a_wait_ends_when_as_many_have_ended_as_were_expected(declare: Declare) 
 
     def wait() -> None:
         waiting.set()
-        counts.append(outbox.gather(2, 10))
+        counts.append(outbox.gather(2, 30))
 
     thread = Thread(target=wait)
     thread.start()
-    assert waiting.wait(10)
+    assert waiting.wait(30)
     kind = declare(KIND)
     outbox.put(make(kind))
     outbox.put(make(kind))
-    thread.join(10)
+    thread.join(30)
     assert counts == [2]
 
 
@@ -306,7 +306,7 @@ def in_slot(transactional_db: None, declare: Declare) -> Callable[..., list[Exec
 
         thread = Thread(target=slot)
         thread.start()
-        thread.join(10)
+        thread.join(30)
         assert not thread.is_alive()
         return made
 

@@ -65,11 +65,11 @@ def test_a_waiter_is_told_when_the_last_job_leaves() -> None:
     ledger = Ledger(1)
     ledger.taken(ledger.reserve(1), 1)
     answers: list[bool] = []
-    thread = threading.Thread(target=lambda: answers.append(ledger.wait_idle(10)))
+    thread = threading.Thread(target=lambda: answers.append(ledger.wait_idle(30)))
     thread.start()
     ledger.ended()
     ledger.left("completed")
-    thread.join(10)
+    thread.join(30)
     assert answers == [True]
 
 

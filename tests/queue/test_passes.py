@@ -43,7 +43,7 @@ class Bench:
             PauseMap("default"),
             self.ledger,
             heart,
-            Settling(self.ledger, heart, {}, None, using="default"),
+            Settling(self.ledger, heart, {}, None, store.recorded, using="default"),
             self.outbox,
             self.handed.extend,
             queues=queues,

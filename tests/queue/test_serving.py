@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
-from django.db import OperationalError
+from django.db import OperationalError, connection
 from django.db.migrations.recorder import MigrationRecorder
 
 from gnl_django import JobContext, Worker, enqueue
@@ -19,6 +19,7 @@ from gnl_django.queue import serving
 from gnl_django.queue.serving import End, Limits
 from tests.conformance import support_claim as s
 from tests.conformance.conftest import Declare
+from tests.support import wait_until
 
 Soon = Callable[[float], None]
 
@@ -42,6 +43,12 @@ def term_soon() -> Iterator[Soon]:
 @pytest.mark.django_db
 def test_a_database_with_our_tables_is_taken_at_once() -> None:
     serving.wait_for_schema("default")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_thread_that_waited_keeps_no_connection() -> None:
+    serving.wait_for_schema("default")
+    assert connection.connection is None
 
 
 def test_an_alias_that_does_not_exist_is_refused() -> None:
@@ -124,10 +131,9 @@ def test_any_other_error_of_the_database_is_not_swallowed(monkeypatch: pytest.Mo
 @pytest.mark.row("queue", "C138")
 @pytest.mark.django_db(transaction=True)
 def test_a_signal_ends_the_service_after_the_handlers(declare: Declare, term_soon: Soon) -> None:
-    declare(s.KIND)
+    declare(s.KIND, lambda payload: term_soon(0.0))
     job = enqueue(s.KIND)
     with s.employed() as worker:
-        term_soon(0.3)
         assert serving.serve(worker, grace=10, until_idle=False) == End(clean=True, code=0)
     assert s.states() == {job: "succeeded"}
 
@@ -137,7 +143,7 @@ def test_a_signal_ends_the_service_after_the_handlers(declare: Declare, term_soo
 def test_a_handler_that_outlasts_the_grace_is_given_back(declare: Declare, term_soon: Soon) -> None:
     def work(payload: Any, ctx: JobContext) -> None:
         term_soon(0.0)
-        ctx.signal.wait(10)
+        ctx.signal.wait(s.DEADLINE)
 
     declare(s.KIND, work)
     job = enqueue(s.KIND)
@@ -159,9 +165,9 @@ def test_until_idle_ends_when_nothing_is_ready_and_nothing_runs(declare: Declare
 @pytest.mark.django_db(transaction=True)
 def test_a_signal_ends_until_idle_too(declare: Declare, term_soon: Soon) -> None:
     def work(payload: Any, ctx: JobContext) -> None:
-        term_soon(0.0)
         ctx.enqueue(s.KIND)
-        ctx.signal.wait(0.3)
+        term_soon(0.0)
+        wait_until(lambda: worker.metrics().draining)  # a second signal would end this process
 
     declare(s.KIND, work)
     first = enqueue(s.KIND)
@@ -279,8 +285,8 @@ def test_a_stuck_handler_is_not_waited_for_at_a_limit(
     go_on = Event()
     declare(s.KIND, lambda payload: go_on.wait(s.DEADLINE), max_hold=0.02)
     s.add([None])
-    with s.short_ttl():
-        worker = serving_worker(ttl=0.3)
+    worker = serving_worker()
+    monkeypatch.setattr(worker._stuck, "_ttl", 0.1)
     end = serving.serve(
         worker, grace=5, until_idle=False, exit_when_stuck=True, limits=Limits(jobs=1)
     )

@@ -32,7 +32,9 @@ class Bench:
         self.ledger = Ledger(10)
         self.roster: dict[tuple[int, str], Execution] = {}
         self.heart = Heartbeat(lambda held: [], ttl=30, using="default", name="t")
-        self.settling = Settling(self.ledger, self.heart, self.roster, on_error, using="default")
+        self.settling = Settling(
+            self.ledger, self.heart, self.roster, on_error, s.store().recorded, using="default"
+        )
 
     def ended(self, outcome: Any = None, error: BaseException | None = None) -> Execution:
         """Claim the next job and let its handler end: `ended(s.succeed)`."""
@@ -233,3 +235,42 @@ def test_what_reap_took_back_is_counted_and_announced(bench: Bench, finished: li
     bench.settling.reaped([Reaped(1, "k", "a", "ready"), Reaped(2, "k", "", "dead")])
     assert bench.counted == {"reaped": 2}
     assert finished == [{"job_id": 2, "kind": "k", "org": None, "state": "dead"}]
+
+
+@pytest.mark.parametrize("lease", ["kept", "lost"])
+@pytest.mark.parametrize(
+    ("outcome", "counted"),
+    [
+        (s.succeed, {"completed": 1}),
+        (s.fail, {"retried": 1}),
+        (dead, {"failed": 1, "dead_lettered": 1}),
+        (canceled, {"canceled": 1}),
+        (deferred, {"deferred": 1}),
+    ],
+)
+def test_an_outcome_whose_commit_nobody_answered_counts_as_what_the_row_says(
+    bench: Bench, outcome: Any, counted: dict[str, int], lease: str
+) -> None:
+    s.add(["a"])
+    execution = bench.ended(outcome)
+    s.store().settle([execution.outcome])
+    if lease == "lost":  # the heartbeat found nothing of ours any more
+        execution.lease.signal.revoke("lease-lost")
+    bench.settle(execution)
+    assert bench.counted == {"runs": 1, **counted}
+    assert (bench.settling.open, bench.settling.running, bench.roster) == (0, 0, {})
+
+
+@pytest.mark.parametrize("outcome", [s.succeed, s.fail, dead])
+def test_an_outcome_that_came_after_a_reap_is_lost_whatever_became_of_the_job(
+    bench: Bench, outcome: Any
+) -> None:
+    (job,) = s.add(["a"])
+    execution = bench.ended(outcome)
+    with s.later(s.LONG + 1):
+        s.store().reap()
+        (again,) = s.store().settle([s.succeed(*s.claim_one())])
+    assert again.state == "succeeded"
+    bench.settle(execution)
+    assert bench.counted == {"runs": 1, "lost": 1}
+    assert s.states() == {job: "succeeded"}

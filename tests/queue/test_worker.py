@@ -3,29 +3,28 @@
 import os
 from datetime import timedelta
 from threading import Barrier, Event, Lock
-from time import monotonic
 from typing import Any
 
 import pytest
-from django.db import connection, transaction
+from django.db import OperationalError, connection, transaction
 
-from gnl_django import JobContext, NewJob, UnknownKind, Worker, enqueue, enqueue_many
+from gnl_django import JobContext, NewJob, UnknownKind, Worker, cancel_job, enqueue, enqueue_many
 from tests.conformance import support_claim as s
-from tests.conformance.conftest import Declare, FailPoint, failpoint
+from tests.conformance.conftest import Declare, FailPoint, failpoint, finished
 from tests.support import vendor, wait_until
 
-__all__ = ["failpoint"]
+__all__ = ["failpoint", "finished"]
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def test_all_jobs_of_a_pass_start_together_though_slots_are_left_free(declare: Declare) -> None:
     """A hand-off wakes two idle slots only; the others must not be forgotten (R10)."""
-    together = Barrier(7, timeout=20)
+    together = Barrier(7, timeout=30)
     declare("meet", lambda payload: together.wait() and None, max_attempts=1)
-    declare("warm", lambda payload: release.wait(20) and None)
+    declare("warm", lambda payload: release.wait(30) and None)
     release = Event()
-    worker = Worker(concurrency=8, poll=20, max_poll=20)
+    worker = Worker(concurrency=8, poll=60, max_poll=60)
     worker.start()
     try:
         enqueue_many([NewJob("warm") for _ in range(8)])  # every slot has its thread, and is idle
@@ -165,24 +164,54 @@ def test_an_outcome_outlives_the_control_connection_and_the_handler_runs_once(
     assert starts == [1]
 
 
-def test_an_error_of_run_once_that_is_not_the_databases_reaches_the_caller(
-    declare: Declare, failpoint: FailPoint
+# a COMMIT that nobody answers
+
+
+class Unanswered(OperationalError):
+    """What Django raises when the connection goes while a COMMIT is under way."""
+
+
+@pytest.mark.parametrize("how", ["run_once", "start"])
+@pytest.mark.parametrize("ending", ["complete", "retry", "bury", "cancel"])
+def test_a_settle_whose_commit_nobody_answered_counts_as_what_the_row_says(
+    declare: Declare, failpoint: FailPoint, finished: list[Any], ending: str, how: str
 ) -> None:
-    declare(s.KIND)
+    counted = {
+        "complete": ("completed", "succeeded"),
+        "retry": ("retried", "scheduled"),
+        "bury": ("dead_lettered", "dead"),
+        "cancel": ("canceled", "canceled"),
+    }
+    errors: list[Any] = []
 
-    failures = iter([True])
+    def work(payload: Any, ctx: JobContext) -> None:
+        if ending == "cancel":
+            cancel_job(ctx.job_id)
+        elif ending != "complete":
+            raise ValueError("no")
 
-    def strike() -> None:
-        if next(failures, False):
-            raise RuntimeError("a fault of ours")
+    def unanswered() -> None:
+        if next(losses, False):
+            driver = type("OperationalError", (Exception,), {"__module__": "psycopg.errors"})
+            raise Unanswered("server closed the connection") from driver("gone")
 
-    failpoint("complete.begin", strike)
+    losses = iter([True])
+    declare(s.KIND, work, max_attempts=1 if ending == "bury" else 5)
+    # A cancel that nobody has told of is found by the settle of a success.
+    failpoint("complete.committed" if ending == "cancel" else f"{ending}.committed", unanswered)
     job = enqueue(s.KIND)
-    with s.employed() as worker:
-        with pytest.raises(RuntimeError, match="a fault of ours"):
+    counter, state = counted[ending]
+    with s.employed(poll=0.05, on_error=lambda *args: errors.append(args)) as worker:
+        if how == "run_once":
             worker.run_once()
-        assert worker.stop(0) is False
-    assert s.states()[job] == "succeeded"  # the stop has written what was known
+        else:
+            worker.start()
+        wait_until(lambda: worker.metrics().runs == 1 and worker.holding() == 0)
+        metrics = worker.metrics()
+        assert (getattr(metrics, counter), metrics.lost) == (1, 0)
+    assert s.states()[job] == state
+    assert len([told for told in errors if told[1] is not None]) == int(ending in {"retry", "bury"})
+    assert [told["state"] for told in finished] == [state] * (state != "scheduled")
 
 
 # wake-up, rest, overlapping calls
@@ -190,14 +219,12 @@ def test_an_error_of_run_once_that_is_not_the_databases_reaches_the_caller(
 
 def test_an_enqueue_of_this_process_wakes_an_idle_worker(declare: Declare) -> None:
     declare(s.KIND)
-    with s.employed(("default", "other"), poll=30, max_poll=30) as worker:
+    with s.employed(("default", "other"), poll=60, max_poll=60) as worker:
         worker.start()
         wait_until(worker.idle)
         for queue in ("default", "other"):
-            began = monotonic()
             job = enqueue(s.KIND, queue=queue)
             wait_until(lambda job=job: s.states()[job] == "succeeded")
-            assert monotonic() - began < 10
         with transaction.atomic():
             enqueue(s.KIND)
             polls = worker.metrics().polls
@@ -207,7 +234,7 @@ def test_an_enqueue_of_this_process_wakes_an_idle_worker(declare: Declare) -> No
 
 def test_a_job_due_soon_ends_a_long_wait(declare: Declare) -> None:
     declare(s.KIND)
-    with s.employed(poll=30, max_poll=30) as worker:
+    with s.employed(poll=60, max_poll=60) as worker:
         enqueue(s.KIND, delay=0.3)
         worker.start()
         wait_until(lambda: worker.metrics().completed == 1)
@@ -215,12 +242,12 @@ def test_a_job_due_soon_ends_a_long_wait(declare: Declare) -> None:
 
 def test_a_worker_is_idle_only_when_nothing_runs_and_nothing_was_found(declare: Declare) -> None:
     inside, go_on = Event(), Event()
-    declare(s.KIND, lambda payload: inside.set() or (go_on.wait(20) and None))
+    declare(s.KIND, lambda payload: inside.set() or (go_on.wait(30) and None))
     with s.employed(poll=0.02, max_poll=0.02) as worker:
         assert not worker.idle()  # it has not looked yet
         enqueue(s.KIND)
         worker.start()
-        assert inside.wait(10)
+        assert inside.wait(30)
         polls = worker.metrics().polls
         wait_until(lambda: worker.metrics().polls > polls + 2)
         assert not worker.idle()
@@ -253,8 +280,8 @@ def test_overlapping_calls_of_run_once_share_the_slots(
         assert worker.metrics().claiming == 2
         assert worker.run_once() == 0  # both slots are reserved by the claim that is held open
         gate.open()
-        assert first.result(20) == 2
-        sum_ = sum(call.result(20) for call in [go(worker.run_until_idle) for _ in range(3)])
+        assert first.result(30) == 2
+        sum_ = sum(call.result(30) for call in [go(worker.run_until_idle) for _ in range(3)])
         assert sum_ <= 10
         worker.run_until_idle()
         assert worker.metrics().runs == 12
@@ -267,11 +294,11 @@ def test_a_kinds_time_limit_wins_over_the_workers(declare: Declare) -> None:
     seen: dict[str, Any] = {}
 
     def work(payload: str, ctx: JobContext) -> None:
-        ctx.signal.wait(0.3)
+        ctx.signal.wait(0.3 if payload == "kind's" else s.DEADLINE)
         seen[payload] = ctx.signal.why
 
     declare("limit.none", work, max_attempts=1)
-    declare("limit.own", work, max_attempts=1, max_hold=20)
+    declare("limit.own", work, max_attempts=1, max_hold=60)
     enqueue("limit.none", "worker's")
     enqueue("limit.own", "kind's")
     with s.employed(max_hold=timedelta(seconds=0.05)) as worker:

@@ -6,7 +6,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from gnl_django.management import audit, ready
-from gnl_django.management.jobs import job_id
+from gnl_django.management.jobs import in_words, job_id
 from gnl_django.queue.operator import BulkResult, cancel_job
 
 
@@ -27,7 +27,7 @@ class Command(BaseCommand):
         ids, using = sorted(set(options["ids"])), ready.database(options["database"])
         changed = [pk for pk in ids if cancel_job(pk, options["reason"], using=using)]
         result = BulkResult(len(ids), len(changed), len(ids) - len(changed))
-        audit.note("cancel", ids=ids, outcome=str(result))
-        self.stdout.write(str(result))
+        audit.note("cancel", ids=ids, outcome=in_words(result, "canceled or asked to stop"))
+        self.stdout.write(in_words(result, "canceled or asked to stop"))
         if not result.changed:
             raise CommandError("Nothing changed.")

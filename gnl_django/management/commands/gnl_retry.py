@@ -6,7 +6,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from gnl_django.management import audit, ready
-from gnl_django.management.jobs import dead_with_error, job_id
+from gnl_django.management.jobs import dead_with_error, in_words, job_id
 from gnl_django.queue.operator import retry_jobs
 
 
@@ -38,7 +38,7 @@ class Command(BaseCommand):
             ids = dead_with_error(error, filters, using=using)
         result = retry_jobs(ids, using=using)
         about = "" if error is None else f"error {error!r}, filters {filters}"
-        audit.note("retry", what=about, ids=ids, outcome=str(result))
-        self.stdout.write(str(result))
+        audit.note("retry", what=about, ids=ids, outcome=in_words(result, "made ready"))
+        self.stdout.write(in_words(result, "made ready"))
         if not result.changed:
             raise CommandError("Nothing changed.")

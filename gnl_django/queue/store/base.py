@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from django.db import connections
+from django.core.exceptions import ImproperlyConfigured
+from django.db import Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from gnl_django.core import clock, failpoints
+from gnl_django.core.db import missing_table
 from gnl_django.core.heartbeat import Verdict
 from gnl_django.core.leases import Lease
 
@@ -78,6 +80,11 @@ class ClaimedRow(NamedTuple):
     priority: int
 
 
+def run_of(job_id: int, run_id: str | None) -> str:
+    """Return the id of a job's durable run."""
+    return run_id or f"job:{job_id}"
+
+
 def claimed_row(row: Sequence[Any], scheduled_for: datetime | None) -> ClaimedRow:
     """Return the ClaimedRow of a row of CLAIM_COLUMNS, with its one time already converted."""
     return ClaimedRow._make((*row[:7], scheduled_for, *row[8:11]))
@@ -127,6 +134,8 @@ class Outcome(NamedTuple):
     error: str = ""
     error_key: str | None = None
     traceback: str = ""
+    #: The durable run that the attempt has entered; it follows the job.
+    run_id: str = ""
 
     @property
     def point(self) -> str:
@@ -210,7 +219,15 @@ class Store(ABC):
         """Run one statement on this thread's connection and return its cursor, to be read whole."""
         connection = self.connection
         cursor = connection.cursor()
-        cursor.execute(clock.render(text, connection.vendor), params)
+        try:
+            cursor.execute(clock.render(text, connection.vendor), params)
+        except Error as error:
+            if not missing_table(error):
+                raise
+            raise ImproperlyConfigured(
+                f"Database {self.using!r} has no tables of gnl_django: run `manage.py migrate "
+                f"--database {self.using}`, or name another alias (using=, GNL['DATABASE'])"
+            ) from error
         return cursor
 
     def read(self, text: str, params: Any) -> list[Any]:
@@ -281,6 +298,33 @@ class Store(ABC):
         with self.execute(text, [token]) as cursor:
             found = [row[0] for row in cursor.fetchall()]
         self.settle([Outcome(i, token, "ready", refund=True, recorded="released") for i in found])
+
+    def recorded(self, outcomes: Sequence[Outcome]) -> dict[tuple[int, str], str]:
+        """Return by (id, token) the states that those of `outcomes` have left in their rows.
+
+        For claims that are no longer ours: a COMMIT that nobody answered may have happened (R66).
+        Whoever else takes a claim away leaves an Attempt row with its token.
+        """
+        marks = ", ".join(["%s"] * len(outcomes))
+        text = (
+            "SELECT j.id, j.state, a.claim_token, a.outcome FROM gnl_django_job j "
+            "LEFT JOIN gnl_django_attempt a ON a.job_id = j.id "
+            f"AND a.claim_token IN ({marks}) WHERE j.id IN ({marks})"
+        )
+        params = [outcome.token for outcome in outcomes] + [outcome.id for outcome in outcomes]
+        with self.execute(text, params) as cursor:
+            rows = cursor.fetchall()
+        states = {row[0]: row[1] for row in rows}
+        attempts = {(row[0], row[2]): row[3] for row in rows}
+        found: dict[tuple[int, str], str] = {}
+        for outcome in outcomes:
+            key = outcome.id, outcome.token
+            recorded = attempts.get(key, "")
+            if recorded == "canceled":
+                found[key] = "canceled"
+            elif recorded == outcome.recorded and (recorded or states.get(key[0]) == outcome.state):
+                found[key] = outcome.state
+        return found
 
     @abstractmethod
     def renew(self, leases: Sequence[Lease], ttl: float) -> list[tuple[Lease, Verdict]]:

@@ -5,12 +5,13 @@ more than 200 lanes of a queue are paused at a time, however many people pause a
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from django.db import connections
 
 from gnl_django.core import clock
-from gnl_django.core.db import own_transaction, retrying
+from gnl_django.core.db import alone, own_transaction, retrying
 from gnl_django.queue.store.rowwise_settle import marks
 
 #: Stands for all queues in the row of one organization.
@@ -43,7 +44,7 @@ class TooManyLanes(ValueError):
 
 def paused(using: str) -> list[tuple[str, str]]:
     """Return (queue, org) of every paused row; one small statement."""
-    return _rows(using, _PAUSED)
+    return alone(connections[using], partial(_rows, using, _PAUSED))
 
 
 def pause(using: str, queue: str, org: str, *, by: str, reason: str) -> bool:

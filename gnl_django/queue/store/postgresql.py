@@ -7,17 +7,18 @@ armed, the same texts run one by one.
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from collections.abc import Sequence
+from datetime import UTC
 from operator import attrgetter
 from typing import Any
 
 from django.db import OperationalError
 
 from gnl_django.core import clock, direct, failpoints, pipeline
-from gnl_django.core.db import own_transaction, retrying, strict_isolation
+from gnl_django.core.db import alone, own_transaction, retrying, strict_isolation
 from gnl_django.core.heartbeat import Verdict
 from gnl_django.core.leases import Lease
+from gnl_django.core.pipeline import array, column
 from gnl_django.queue.store import postgresql_sql as sql
 from gnl_django.queue.store.base import (
     LEASE_EXPIRED,
@@ -42,35 +43,6 @@ from gnl_django.queue.store.base import (
 INSERT_BATCH = 5_000
 KEY_TRIES = 5
 Statement = tuple[str, dict[str, Any]]
-
-
-def array(values: Iterable[object]) -> str:
-    """Return an array as PostgreSQL's text form; cheaper than the driver's lists (measured)."""
-    return "{" + ",".join(map(_element, values)) + "}"
-
-
-def column(values: Sequence[object]) -> str:
-    """Return `array(values)`; a column of one value, as most are, is written only once.
-
-    A column of texts is quoted as one, far below Python; none of them holds a NUL.
-    """
-    first = values[0]
-    if values.count(first) == len(values):
-        return "{" + ",".join([_element(first)] * len(values)) + "}"
-    if all(type(value) is str for value in values):
-        whole = "\0".join(values).replace("\\", "\\\\").replace('"', '\\"')  # type: ignore[arg-type]
-        return '{"' + whole.replace("\0", '","') + '"}'
-    return array(values)
-
-
-def _element(value: object) -> str:
-    if value is None:
-        return "NULL"
-    if isinstance(value, str):
-        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
-    if isinstance(value, datetime):
-        return f'"{value.isoformat()}"'
-    return str(value)
 
 
 class PostgresStore(Store):
@@ -169,14 +141,16 @@ class PostgresStore(Store):
         # A row is told by its id: of two outcomes of one job, a stale one among them, one waits.
         single = {outcome.id: outcome for outcome in outcomes}
         statements = _settling(list(single.values()))
+        settles = len(statements)
+        statements += _following(outcomes)
         if request is not None:
             statements.append(_claiming(request))
         if failpoints.armed():
             answers = self._step_by_step(outcomes, statements, claiming=request is not None)
         else:
             answers = self._batch(statements)
-        rows = answers.pop() if request is not None else []
-        states = _states(answers)
+        rows = answers[-1] if request is not None else []
+        states = _states(answers[:settles])
         settled = [Settled(job_id, single[job_id].token, state) for job_id, state in states.items()]
         if len(settled) < len(outcomes):
             left = [o for o in outcomes if o.id not in states or single[o.id] is not o]
@@ -187,8 +161,13 @@ class PostgresStore(Store):
         """Tell what became of claims whose outcome was not written; end those asked to (R29)."""
         rows = self._batch([(sql.OURS, _held(outcomes))])[0]
         ours = {(row[0], row[1]): row[2] for row in rows}
-        asked = [o for o in outcomes if o.state == "succeeded" and ours.get((o.id, o.token))]
-        states = _states(self._batch(_settling([canceled(o) for o in asked])))
+        asked = [
+            canceled(o)._replace(run_id=o.run_id)
+            for o in outcomes
+            if o.state == "succeeded" and ours.get((o.id, o.token))
+        ]
+        statements = _settling(asked)
+        states = _states(self._batch([*statements, *_following(asked)])[: len(statements)])
         return [
             Settled(o.id, o.token, states.get(o.id), locked=o.id not in states)
             if (o.id, o.token) in ours
@@ -253,11 +232,13 @@ class PostgresStore(Store):
     def retry(self, ids: Sequence[int], *, skip_locked: bool) -> list[int]:
         """One conditional UPDATE."""
         text = sql.RETRY_UNLOCKED if skip_locked else sql.RETRY
-        return [row[0] for row in self._rows(text, {"ids": array(ids)})]
+        params = {"ids": array(ids)}
+        return [row[0] for row in alone(self.connection, lambda: self._rows(text, params))]
 
     def cancel(self, job_id: int, reason: str) -> Canceled | None:
         """One conditional UPDATE."""
-        rows = self._rows(sql.CANCEL, {"id": job_id, "reason": reason})
+        params = {"id": job_id, "reason": reason}
+        rows = alone(self.connection, lambda: self._rows(sql.CANCEL, params))
         return Canceled(*rows[0]) if rows else None
 
     # how statements are sent
@@ -284,7 +265,7 @@ class PostgresStore(Store):
         if not statements:
             return []
         connection = self.connection
-        if connection.in_atomic_block:
+        if connection.in_atomic_block or not connection.get_autocommit():
             return [self._rows(*statement) for statement in statements]
         if strict_isolation(connection):
             with own_transaction(connection):
@@ -335,6 +316,12 @@ def _settling(outcomes: Sequence[Outcome]) -> list[Statement]:
         }
         statements.append((sql.SETTLE, _held(others) | more))
     return statements
+
+
+def _following(outcomes: Sequence[Outcome]) -> list[Statement]:
+    """Return the statement that goes behind a settle of attempts which have entered their run."""
+    entered = [outcome.id for outcome in outcomes if outcome.run_id]
+    return [(sql.FOLLOW, {"ids": array(entered)})] if entered else []
 
 
 def _held(claims: Sequence[Outcome | Lease]) -> dict[str, Any]:

@@ -8,6 +8,8 @@ against 0.2 ms).
 
 from functools import cache
 
+from gnl_django.runs.journal.owned import following, reviving
+
 #: First statement of a batch: plans that do not depend on statistics, for this transaction only.
 PLANNER = (
     "SELECT set_config('enable_seqscan','off',true), set_config('enable_bitmapscan','off',true), "
@@ -263,6 +265,17 @@ att AS (
 SELECT id, state FROM upd
 """
 
+#: The run ids of jobs that a statement has changed.
+_RUNS_OF = "SELECT coalesce(run_id, 'job:' || id)"
+
+# Behind a settle: the runs of these jobs follow what the jobs have become, ours or not.
+FOLLOW = f"""
+WITH ended AS MATERIALIZED (
+  {_RUNS_OF}, state FROM gnl_django_job WHERE id = ANY (%(ids)s::bigint[])),
+runs AS ({following("SELECT * FROM ended")} RETURNING 1)
+SELECT count(*) FROM runs
+"""
+
 PROGRESS = f"""
 WITH held AS (SELECT * FROM unnest(%(ids)s::bigint[], %(tokens)s::text[], %(progress)s::text[])
   h(id, token, progress)),
@@ -304,7 +317,8 @@ upd AS (
     claim_token = NULL, lease_expires_at = NULL
   WHERE id = ANY (ARRAY(SELECT id FROM gone)) AND state || '' = 'running'
     AND lease_expires_at <= (SELECT {{now}})
-  RETURNING id, kind, org, state, attempt, revivals, worker, started_at),
+  RETURNING id, kind, org, state, attempt, revivals, worker, started_at, run_id),
+runs AS ({following(f"{_RUNS_OF}, state FROM upd")}),
 att AS (
   {_ATTEMPT}
   SELECT upd.id, upd.attempt, upd.revivals, 'lease_lost', %(error_class)s, %(error)s, '',
@@ -313,24 +327,31 @@ att AS (
 SELECT id, kind, org, state FROM upd
 """
 
-_RETRY = """
-UPDATE gnl_django_job SET state='ready', attempt=0, revivals=revivals+1, run_at={now},
-  finished_at=NULL, cancel_requested_at=NULL, cancel_reason='', result=NULL, note='',
-  error_class='', error='', error_key=NULL, progress=NULL
-WHERE id = ANY (ARRAY(<picked>)) AND state IN ('dead', 'canceled') RETURNING id
+_RETRY = f"""
+upd AS (
+  UPDATE gnl_django_job SET state='ready', attempt=0, revivals=revivals+1, run_at={{now}},
+    finished_at=NULL, cancel_requested_at=NULL, cancel_reason='', result=NULL, note='',
+    error_class='', error='', error_key=NULL, progress=NULL
+  WHERE id = ANY (ARRAY(<picked>)) AND state IN ('dead', 'canceled') RETURNING id, run_id),
+runs AS ({reviving(f"{_RUNS_OF} FROM upd")})
+SELECT id FROM upd
 """
-RETRY = _RETRY.replace("<picked>", "SELECT unnest(%(ids)s::bigint[])")
+RETRY = "WITH" + _RETRY.replace("<picked>", "SELECT unnest(%(ids)s::bigint[])")
 RETRY_UNLOCKED = (
     "WITH picked AS MATERIALIZED (SELECT id FROM gnl_django_job "
     "WHERE id = ANY (%(ids)s::bigint[]) AND state IN ('dead', 'canceled') "
-    "ORDER BY id FOR UPDATE SKIP LOCKED) " + _RETRY.replace("<picked>", "SELECT id FROM picked")
+    "ORDER BY id FOR UPDATE SKIP LOCKED), " + _RETRY.replace("<picked>", "SELECT id FROM picked")
 )
 
-CANCEL = """
-UPDATE gnl_django_job SET
-  cancel_reason = CASE WHEN cancel_requested_at IS NULL THEN %(reason)s ELSE cancel_reason END,
-  cancel_requested_at = coalesce(cancel_requested_at, {now}),
-  finished_at = CASE WHEN state = 'running' THEN finished_at ELSE {now} END,
-  state = CASE WHEN state = 'running' THEN 'running' ELSE 'canceled' END
-WHERE id = %(id)s AND state IN ('scheduled', 'ready', 'running') RETURNING kind, org, state
+CANCEL = f"""
+WITH upd AS (
+  UPDATE gnl_django_job SET
+    cancel_reason = CASE WHEN cancel_requested_at IS NULL THEN %(reason)s ELSE cancel_reason END,
+    cancel_requested_at = coalesce(cancel_requested_at, {{now}}),
+    finished_at = CASE WHEN state = 'running' THEN finished_at ELSE {{now}} END,
+    state = CASE WHEN state = 'running' THEN 'running' ELSE 'canceled' END
+  WHERE id = %(id)s AND state IN ('scheduled', 'ready', 'running')
+  RETURNING id, kind, org, state, run_id),
+runs AS ({following(f"{_RUNS_OF}, state FROM upd")})
+SELECT kind, org, state FROM upd
 """

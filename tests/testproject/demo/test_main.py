@@ -51,17 +51,17 @@ def test_the_admin_lets_the_printed_operator_in(spawn: Spawner, environ: dict[st
     address, user, password = re.findall(r"(http\S+) \(user (\S+), password (\S+)\)", line)[0]
     demo.wait_line("10th job finished", 90)
     browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(CookieJar()))
-    page = browser.open(address, timeout=20).read().decode()
+    page = browser.open(address, timeout=60).read().decode()
     token = re.findall(r'name="csrfmiddlewaretoken" value="(\w+)"', page)[0]
     form = {"csrfmiddlewaretoken": token, "username": user, "password": password}
     login = f"{address}login/?next=/admin/"
     browser.addheaders.append(("Referer", login))
-    page = browser.open(login, urlencode(form).encode(), timeout=20).read().decode()
+    page = browser.open(login, urlencode(form).encode(), timeout=60).read().decode()
     assert "/admin/logout/" in page
     style = re.findall(r'href="(/static/admin/css/base\.css)"', page)[0]
-    assert browser.open(address.replace("/admin/", style), timeout=20).status == 200
+    assert browser.open(address.replace("/admin/", style), timeout=60).status == 200
     demo.interrupt()
-    assert demo.wait(30) == 0, demo.output()
+    assert demo.wait(60) == 0, demo.output()
 
 
 def test_ctrl_c_before_the_end_stops_everything_and_loses_nothing(
@@ -70,7 +70,7 @@ def test_ctrl_c_before_the_end_stops_everything_and_loses_nothing(
     demo = start(spawn, environ, ONCE="1", LIMIT="3000")
     demo.wait_line("succeeded=", 60, count=2)
     demo.interrupt()
-    assert demo.wait(30) == 130, demo.output()
+    assert demo.wait(60) == 130, demo.output()
     assert not Job.objects.filter(state="running").exists()
     assert Job.objects.count() == 3000
 
@@ -82,7 +82,7 @@ def test_a_worker_that_dies_breaks_the_demo(spawn: Spawner, environ: dict[str, s
     demo.wait_line("succeeded=", 60, count=2)
     (worker,) = psutil.Process(demo.pid).children()
     worker.send_signal(signal.SIGKILL)
-    assert demo.wait(30) == 1, demo.output()
+    assert demo.wait(60) == 1, demo.output()
     assert "the child worker ended with -9" in demo.output()
 
 
@@ -90,6 +90,6 @@ def test_a_wrong_option_is_named_and_nothing_is_started(
     spawn: Spawner, environ: dict[str, str]
 ) -> None:
     demo = start(spawn, environ, LIMIT="many")
-    assert demo.wait(30) == 2
+    assert demo.wait(60) == 2
     assert "LIMIT=many" in demo.output()
     assert not Job.objects.exists()

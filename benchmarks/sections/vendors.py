@@ -1,4 +1,4 @@
-"""Our drain on the other two databases, for information: peers and targets are PostgreSQL's."""
+"""Our drain on the other two databases, beside that on PostgreSQL in the same rounds."""
 
 from contextlib import ExitStack
 
@@ -28,11 +28,13 @@ def vendors(bench: Bench) -> None:
             for vendor, (place, pid) in places.items()
         }
         for _ in range(bench.sizes.repeats):
+            usual = bench.drain(bench.stand(own), bench.sizes.vendor_drain).rate
+            bench.results.add("postgresql", own.name, usual)
             for vendor, (stand, pid) in stands.items():
                 ground = Ground(bench.hits, pid, settle=lambda _: None)
-                result = drain(stand, ground, bench.sizes.vendor_drain)
-                bench.results.drains.append(result)
+                result = bench.keep(drain(stand, ground, bench.sizes.vendor_drain))
                 bench.results.add(vendor, own.name, result.rate)
+                bench.results.add(f"{vendor}_ratio", own.name, result.rate / usual)
 
 
 def _open(stack: ExitStack, bench: Bench, peer: Peer, place: Place) -> Stand:
