@@ -201,8 +201,12 @@ def now(using: str) -> datetime:
 
 def send_notification(using: str, channel: str, payload: str) -> None:
     """PostgreSQL: tell the listeners of `channel`, when the caller's transaction commits."""
-    with connections[using].cursor() as cursor:
-        cursor.execute("SELECT pg_notify(%s, %s)", [channel, payload])
+    from gnl_django.core import direct  # only here is psycopg sure to be installed
+
+    text, params = "SELECT pg_notify(%(c)s, %(p)s)", {"c": channel, "p": payload}
+    if direct.rows(connections[using], text, params) is None:
+        with connections[using].cursor() as cursor:
+            cursor.execute(text, params)
 
 
 def listen(connection: BaseDatabaseWrapper, channel: str) -> None:

@@ -12,8 +12,8 @@ import os
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from datetime import datetime
+from sys import maxsize
 from threading import Event
 from time import monotonic
 from typing import Any
@@ -28,10 +28,10 @@ from gnl_django.core.telemetry import Span
 from gnl_django.errors import ExecutionRevoked, InvalidPayload
 from gnl_django.queue import outcomes
 from gnl_django.queue.context import AsyncJobContext, JobContext
-from gnl_django.queue.hygiene import tidy_async
+from gnl_django.queue.hygiene import tidy_async, untidy
 from gnl_django.queue.kinds import JobKind
 from gnl_django.queue.store.base import ClaimedRow, Outcome, run_of
-from gnl_django.queue.telling import started
+from gnl_django.queue.telling import heard, started
 from gnl_django.runs.entry import Entry
 from gnl_django.runs.owners import current
 from gnl_django.runs.rights import Right
@@ -127,7 +127,7 @@ class Outbox:
     def __init__(self, wake: Callable[[], None]) -> None:
         self._items: deque[Execution] = deque()
         self._wake = wake
-        self._expected = 1
+        self._expected = maxsize
         self._full = Event()
         self._reports: dict[int, Execution] = {}
         self.report_at = 0.0
@@ -164,6 +164,7 @@ class Outbox:
         self._expected = expected
         if len(self._items) < expected:
             self._full.wait(seconds)
+        self._expected = maxsize  # nobody waits: `put` sets nothing
         return len(self._items)
 
     def take(self) -> list[Execution]:
@@ -224,7 +225,7 @@ def _judge_safely(
         logger.exception("The end of job %d (%s) cannot be read", row.id, row.kind)
         execution.outcome = outcomes.unreadable(row, execution.lease, trouble)
     if execution.entry is not None and execution.outcome is not None:
-        execution.outcome = replace(execution.outcome, run_id=execution.run_id)
+        execution.outcome = execution.outcome._replace(run_id=execution.run_id)
 
 
 def _judge(
@@ -262,14 +263,15 @@ async def run_async(execution: Execution) -> None:
     current.set(execution)  # this task's own context
     try:
         execution.lease.signal.on_revoke(lambda: cancel_from_anywhere(task))
-        if job_started.has_listeners():  # they may ask the database
+        if heard(job_started):  # they may ask the database
             await sync_to_async(started)(execution.row)
         value = await execution.kind.handler(*_arguments(execution))
     except BaseException as raised:  # noqa: BLE001 - CancelledError, SystemExit too
         error, judged = _unwrapped(raised)
     if span is not None:
         span.leave()
-    await tidy_async(execution.row)
+    if untidy():
+        await tidy_async(execution.row)
     _judge_safely(execution, value, error, judged)
     failpoints.hit("handler.returned")
 

@@ -15,7 +15,7 @@ from tests.conformance.conftest import Declare
 
 
 def row_of(attempt: int = 1, max_attempts: int = 5) -> ClaimedRow:
-    values: dict[str, Any] = dict.fromkeys(ClaimedRow.__slots__)
+    values: dict[str, Any] = dict.fromkeys(ClaimedRow._fields)
     return ClaimedRow(
         **{
             **values,

@@ -25,6 +25,7 @@ from gnl_django.queue.store.base import (
     NewRow,
     Reaped,
     claimed_row,
+    in_start_order,
     run_of,
 )
 from gnl_django.queue.store.rowwise_settle import ATTEMPT, RowwiseSettling, marks
@@ -55,19 +56,6 @@ def quota(n: int, lanes: int, position: int) -> int:
     return n // lanes + (1 if position <= n % lanes else 0)
 
 
-def in_start_order(rows: Iterable[Sequence[Any]], ring: Sequence[str]) -> list[ClaimedRow]:
-    """Return claimed rows (columns of CLAIM_COLUMNS) by rank in their lane, then lane (R15)."""
-    by_lane: dict[str, list[ClaimedRow]] = {org: [] for org in ring}
-    for row in rows:
-        claimed = claimed_row(row, aware(row[7]))
-        by_lane[claimed.org].append(claimed)
-    ordered = []
-    for position, org in enumerate(ring):
-        lane = sorted(by_lane[org], key=lambda row: (-row.priority, row.id))
-        ordered += [(rank, position, row) for rank, row in enumerate(lane)]
-    return [row for _, _, row in sorted(ordered, key=lambda item: item[:2])]
-
-
 def aware(value: Any) -> datetime | None:
     """Return a driver's UTC value (naive datetime or text) as an aware datetime."""
     if value is None:
@@ -76,6 +64,11 @@ def aware(value: Any) -> datetime | None:
         value = datetime.fromisoformat(value)
     moment: datetime = value.replace(tzinfo=UTC)
     return moment
+
+
+def taken_in_order(rows: Iterable[Sequence[Any]], request: ClaimRequest) -> list[ClaimedRow]:
+    """Return claimed rows (columns of CLAIM_COLUMNS) in the order in which handlers start (R15)."""
+    return in_start_order([claimed_row(row, aware(row[7])) for row in rows], request)
 
 
 def _batches(rows: Sequence[NewRow]) -> Iterator[list[NewRow]]:
