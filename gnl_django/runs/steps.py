@@ -15,7 +15,7 @@ from typing import Any
 
 from gnl_django.core import failpoints
 from gnl_django.core.db import in_callers_block
-from gnl_django.core.leases import new_token
+from gnl_django.core.leases import RENEWALS_PER_TTL, new_token
 from gnl_django.core.raised import text_of
 from gnl_django.errors import StepInFlight, StepUnresolved
 from gnl_django.runs import values
@@ -182,7 +182,8 @@ def _side_effect(
             else:
                 claim = _claim(entry, place, how, found)
         if claim is not None:
-            return (yield from _claimed(entry, place, body, how, *claim))
+            _still_ours(entry, place, how, *claim)
+            return (yield from _claimed(entry, place, body, how, *claim[:2]))
         # Somebody else was quicker: look again.
         found = entry.journal.step(run_pk, place.key)
         if found is None:  # then the run is gone
@@ -191,16 +192,33 @@ def _side_effect(
 
 def _claim(
     entry: Entry, place: Place, how: Options, found: Recorded | None
-) -> tuple[int, str] | None:
-    """Write our claim before the body; None when somebody else was quicker."""
-    token = new_token()
+) -> tuple[int, str, float] | None:
+    """Write our claim before the body; None when somebody else was quicker.
+
+    Returns the step's id, our token, and when we began to write, on our own monotonic clock.
+    """
+    token, sent_at = new_token(), monotonic()
     new = _new(entry, place, "side_effect", token=token, ttl=how.claim_ttl)
     if found is None:
         written = entry.took(entry.journal.add(new, entry.rights))
-        return (written.pk, token) if written.changed and written.pk is not None else None
+        return (written.pk, token, sent_at) if written.changed and written.pk is not None else None
     old = found.claim_token
     written = entry.took(entry.journal.adopt(found.pk, old, new, entry.rights))
-    return (found.pk, token) if written.changed else None
+    return (found.pk, token, sent_at) if written.changed else None
+
+
+def _still_ours(
+    entry: Entry, place: Place, how: Options, step_pk: int, token: str, sent_at: float
+) -> None:
+    """Claim again, just before the body, when we stood still meanwhile; StaleClaim if it is gone.
+
+    A process that was frozen after its claim may wake when another has run the body.
+    """
+    late = monotonic() - sent_at > how.claim_ttl / RENEWALS_PER_TTL
+    if late and entry.journal.shared:
+        again = _new(entry, place, "side_effect", token=token, ttl=how.claim_ttl)
+        if not entry.took(entry.journal.adopt(step_pk, token, again, entry.rights)).changed:
+            raise entry.lost()
 
 
 def _recover_of(place: Place, found: Recorded, how: Options) -> Callable[[StepInfo], Any]:

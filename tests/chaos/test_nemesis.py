@@ -1,7 +1,7 @@
 """The long run: work, failures, crashes and kills at random, then quiet, and every checker (T2).
 
 `make chaos` runs it on each database and prints the counts. GNL_CHAOS_SECONDS: how long to disturb
-(default 150, at most 600); GNL_CHAOS_SEED: repeats the choices of a run.
+(default 120, at most 600); GNL_CHAOS_SEED: repeats the choices of a run.
 """
 
 import os
@@ -21,7 +21,7 @@ from tests.history import Recorder
 from tests.procs import Proc
 from tests.support import vendor, wait_until
 
-SECONDS = min(600.0, float(os.environ.get("GNL_CHAOS_SECONDS", "150")))
+SECONDS = min(600.0, float(os.environ.get("GNL_CHAOS_SECONDS", "120")))
 SEED = int(os.environ.get("GNL_CHAOS_SEED", "0")) or secrets.randbelow(2**31)
 WORKERS, LANES, TTL, MAX_POLL = 4, 20, 2.0, 0.5
 KILLS_EVERY = (0.3, 2.0)  # seconds

@@ -23,7 +23,7 @@ from tests.support import vendor, wait_until
 pytestmark = pytest.mark.django_db(transaction=True)
 
 MANY = 8
-SECONDS = min(600.0, float(os.environ.get("GNL_CHAOS_SECONDS", "150"))) / 2
+SECONDS = min(600.0, float(os.environ.get("GNL_CHAOS_SECONDS", "120"))) / 2
 SEED = int(os.environ.get("GNL_CHAOS_SEED", "1"))
 KEYS = [f"key-{number}" for number in range(30)]
 
