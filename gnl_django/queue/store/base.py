@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from django.core.exceptions import ImproperlyConfigured
 from django.db import Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from gnl_django.core import clock, failpoints
-from gnl_django.core.db import missing_table
+from gnl_django.core.db import missing_table, no_tables
 from gnl_django.core.heartbeat import Verdict
 from gnl_django.core.leases import Lease
 
@@ -224,10 +223,7 @@ class Store(ABC):
         except Error as error:
             if not missing_table(error):
                 raise
-            raise ImproperlyConfigured(
-                f"Database {self.using!r} has no tables of gnl_django: run `manage.py migrate "
-                f"--database {self.using}`, or name another alias (using=, GNL['DATABASE'])"
-            ) from error
+            raise no_tables(self.using) from error
         return cursor
 
     def read(self, text: str, params: Any) -> list[Any]:

@@ -12,10 +12,17 @@ from datetime import UTC
 from operator import attrgetter
 from typing import Any
 
-from django.db import OperationalError
+from django.db import Error, OperationalError
 
 from gnl_django.core import clock, direct, failpoints, pipeline
-from gnl_django.core.db import alone, own_transaction, retrying, strict_isolation
+from gnl_django.core.db import (
+    alone,
+    missing_table,
+    no_tables,
+    own_transaction,
+    retrying,
+    strict_isolation,
+)
 from gnl_django.core.heartbeat import Verdict
 from gnl_django.core.leases import Lease
 from gnl_django.core.pipeline import array, column
@@ -248,7 +255,12 @@ class PostgresStore(Store):
         return self._batch([(text, params)])[0]
 
     def _rows(self, text: str, params: dict[str, Any]) -> list[Any]:
-        found = direct.rows(self.connection, clock.render(text, "postgresql"), params)
+        try:
+            found = direct.rows(self.connection, clock.render(text, "postgresql"), params)
+        except Error as error:
+            if not missing_table(error):
+                raise
+            raise no_tables(self.using) from error
         return super().read(text, params) if found is None else found
 
     def _marked(self, name: str, text: str, params: dict[str, Any]) -> list[Any]:
