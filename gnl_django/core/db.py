@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, TypeVar
 
+from django.core.exceptions import ImproperlyConfigured
 from django.db import Error, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
@@ -300,6 +301,14 @@ def missing_table(error: BaseException) -> bool:
     sqlstate = getattr(cause, "sqlstate", None)
     code = cause.args[0] if cause is not None and cause.args else None
     return sqlstate == "42P01" or code == 1146 or "no such table" in str(error)
+
+
+def no_tables(using: str) -> ImproperlyConfigured:
+    """Return what a caller is told whose statement failed so."""
+    return ImproperlyConfigured(
+        f"Database {using!r} has no tables of gnl_django: run `manage.py migrate "
+        f"--database {using}`, or name another alias (using=, GNL['DATABASE'])"
+    )
 
 
 def reconnect(using: str) -> None:

@@ -6,12 +6,11 @@ Base of the stores of every floor. Texts are the stores' own, values are bound.
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from django.core.exceptions import ImproperlyConfigured
 from django.db import Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from gnl_django.core import clock
-from gnl_django.core.db import missing_table, own_transaction, retrying
+from gnl_django.core.db import missing_table, no_tables, own_transaction, retrying
 
 T = TypeVar("T")
 
@@ -36,10 +35,7 @@ class Statements:
         except Error as error:
             if not missing_table(error):
                 raise
-            raise ImproperlyConfigured(
-                f"Database {self.using!r} has no tables of gnl_django: run `manage.py migrate "
-                f"--database {self.using}`, or name another alias (using=, GNL['DATABASE'])"
-            ) from error
+            raise no_tables(self.using) from error
         return cursor
 
     def rows(self, text: str, params: Any = ()) -> list[Any]:

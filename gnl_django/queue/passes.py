@@ -125,7 +125,7 @@ class Driver:
         return Turn(claimed, contended)
 
     def _nothing_to_do(self) -> bool:
-        """Ask in one statement for what a pass does in four (idle at full back-off: 1.25 -> 0.6/s).
+        """Ask in one statement for what a pass does in four (idle at full back-off: 1.25 -> 0.5/s).
 
         Some stores do not tell: their passes look before they lock anyway.
         """

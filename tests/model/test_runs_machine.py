@@ -10,7 +10,6 @@ journal, the run and the multiset of effects must be equal. Runs stand alone or 
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -160,7 +159,7 @@ class Product:
             outcome, failed = outcomes.failure(rows[0], lease, kind, error), error
         finally:
             current.reset(here)
-        (answer,) = store.settle([replace(outcome, run_id=self.run_id)])
+        (answer,) = store.settle([outcome._replace(run_id=self.run_id)])
         assert answer.state == outcome.state
         if failed is not None:
             raise failed

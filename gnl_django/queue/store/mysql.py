@@ -8,7 +8,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from gnl_django.core import failpoints
-from gnl_django.queue.store.base import CLAIM_COLUMNS, ClaimedRow, ClaimRequest, NewRow
+from gnl_django.queue.store.base import (
+    CLAIM_COLUMNS,
+    Claimed,
+    ClaimedRow,
+    ClaimRequest,
+    NewRow,
+    Outcome,
+    Points,
+    Settled,
+)
 from gnl_django.queue.store.rowwise import RowwiseStore, quota, taken_in_order
 from gnl_django.queue.store.rowwise_settle import marks
 
@@ -96,6 +105,31 @@ class MySQLStore(RowwiseStore):
             [queue, *kinds],
         )
         return found[0][0] if found else None
+
+    def exchange(
+        self, outcomes: Sequence[Outcome], request: ClaimRequest
+    ) -> tuple[list[Settled], Claimed]:
+        """One commit for both when there is something to settle and a lane with a ready job.
+
+        A commit is a write to the disk, and BEGIN and COMMIT are two round trips each (Django sets
+        autocommit off and on). The lanes are looked up before, outside of any transaction.
+        """
+        ring = self.ring(request) if outcomes else []
+        if not ring:  # an outcome may make its own job ready: look again behind it
+            return self.settle(outcomes), self.claim(request)
+        points = Points(outcomes)
+        points.hit("begin")
+        failpoints.hit("claim.begin")
+
+        def work() -> tuple[list[Settled], list[ClaimedRow]]:
+            settled = self.settle_rows(outcomes)
+            points.hit("updated")
+            return settled, self.take(request, ring)
+
+        settled, taken = self.own(work)
+        points.hit("committed")
+        failpoints.hit("claim.committed")
+        return settled, Claimed(taken, len(ring), ring[-1])
 
     def ring(self, request: ClaimRequest) -> list[str]:
         """At most one statement more than lanes wanted, whatever the number of lanes."""

@@ -12,10 +12,17 @@ from datetime import UTC
 from operator import attrgetter
 from typing import Any
 
-from django.db import OperationalError
+from django.db import Error, OperationalError
 
 from gnl_django.core import clock, direct, failpoints, pipeline
-from gnl_django.core.db import alone, own_transaction, retrying, strict_isolation
+from gnl_django.core.db import (
+    alone,
+    missing_table,
+    no_tables,
+    own_transaction,
+    retrying,
+    strict_isolation,
+)
 from gnl_django.core.heartbeat import Verdict
 from gnl_django.core.leases import Lease
 from gnl_django.core.pipeline import array, column
@@ -249,11 +256,15 @@ class PostgresStore(Store):
 
     def rows(self, text: str, params: Any = ()) -> list[Any]:
         """Run one statement and return its rows, past Django's cursors where nobody watches."""
+        found = None
         if isinstance(params, dict):
-            found = direct.rows(self.connection, clock.render(text, "postgresql"), params)
-            if found is not None:
-                return found
-        return super().rows(text, params)
+            try:
+                found = direct.rows(self.connection, clock.render(text, "postgresql"), params)
+            except Error as error:
+                if not missing_table(error):
+                    raise
+                raise no_tables(self.using) from error
+        return super().rows(text, params) if found is None else found
 
     def _marked(self, name: str, text: str, params: dict[str, Any]) -> list[Any]:
         if not failpoints.armed():
