@@ -16,7 +16,7 @@ from rich.console import Console
 
 from benchmarks import machine, peers, plan, report, venv
 from benchmarks.bench import Bench
-from benchmarks.peers import ROOT
+from benchmarks.peers import JOURNALS, ROOT
 from benchmarks.plan import BenchError
 from benchmarks.sections import FUNCTIONS
 from testproject.private_server import ServerError
@@ -82,7 +82,8 @@ def run(options: argparse.Namespace, console: Console) -> int:
         warnings.append(text)
         console.print(text, style="bold red", markup=False)
 
-    chosen = peers.choose(options.peers, options.directory, warn)
+    wanted = [name for name in options.peers if "steps" in options.only or name not in JOURNALS]
+    chosen = peers.choose(wanted, options.directory, warn)
     facts = {**machine.facts(), "commit": commit(), "versions": versions(chosen)}
     with Bench(chosen, sizes, options.directory, warn) as bench:
         facts["server"] = bench.server_facts()

@@ -18,7 +18,7 @@ import psycopg
 
 from benchmarks.drain import Drain, Ground, drain
 from benchmarks.hits import HitLog
-from benchmarks.peers import Peer
+from benchmarks.peers import JOURNALS, Peer
 from benchmarks.plan import Sizes
 from benchmarks.redis import PrivateRedis
 from benchmarks.results import Results
@@ -48,7 +48,9 @@ class Bench:
     def __init__(
         self, peers: list[Peer], sizes: Sizes, directory: Path, say: Callable[[str], None]
     ) -> None:
-        self.peers = peers
+        #: Those that take part in the section `steps` alone, and all others.
+        self.journals = [peer for peer in peers if peer.name in JOURNALS]
+        self.peers = [peer for peer in peers if peer.name not in JOURNALS]
         self.sizes = sizes
         self.directory = directory
         self.say = say
@@ -107,14 +109,15 @@ class Bench:
         """Return the peer of that name when it takes part."""
         return next((peer for peer in self.peers if peer.name == name), None)
 
-    def turns(self, repeats: int) -> Iterator[Peer]:
+    def turns(self, repeats: int, peers: list[Peer] | None = None) -> Iterator[Peer]:
         """Yield the peers in turn, so that noise of the machine falls on all alike.
 
         Each round begins with another peer: none always follows the same one.
         """
+        peers = self.peers if peers is None else peers
         for turn in range(repeats):
-            first = turn % len(self.peers)
-            yield from self.peers[first:] + self.peers[:first]
+            first = turn % max(1, len(peers))
+            yield from peers[first:] + peers[:first]
 
     def drain(self, stand: Stand, jobs: int, **options: object) -> Drain:
         """Drain (benchmarks.drain) and keep the result with the run."""

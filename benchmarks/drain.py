@@ -37,11 +37,13 @@ class Drain:
     foreign_cores: float
     #: stamp of the moment at which a burst was there
     filled_at: int = 0
+    #: effects of each job; then `ran`, `rate` and the CPU are those of the effects
+    effects: int = 1
 
     @property
     def correct(self) -> bool:
-        """Return whether every job ran exactly once and none is left."""
-        return self.ran == self.distinct == self.jobs and self.unfinished == 0
+        """Return whether every effect of every job happened exactly once and no job is left."""
+        return self.ran == self.distinct == self.jobs * self.effects and self.unfinished == 0
 
     def plain(self) -> dict[str, object]:
         """Return the fields for JSON."""
@@ -68,13 +70,15 @@ def drain(
     idle_first: bool = False,
     fill: Callable[[], object] | None = None,
     watch: Watch | None = None,
+    effects: int = 1,
 ) -> Drain:
     """Fill the stand's queue with `jobs`, run workers until all have run, and check the result.
 
     keep: leave the rows that are there. idle_first: the worker is started on the empty queue and
     the jobs then come all at once, with no ANALYZE in between, as a burst does in production.
     fill: fills the queue instead; `watch` may add the rest of the `jobs`. watch(pid, jobs done) is
-    called about twenty times a second with the first worker's process id.
+    called about twenty times a second with the first worker's process id. effects: lines that each
+    job leaves.
     """
     if not keep:
         stand.call("reset")
@@ -90,8 +94,8 @@ def drain(
         if idle_first:
             time.sleep(IDLE_FIRST)
             filled_at = stand.call("load", count=jobs, orgs=orgs)
-        cost = _run(ground, jobs, pids, watch)
-        unfinished = _wait_for_outcomes(stand, SETTLE if cost.complete else 0)
+        cost = _run(ground, jobs * effects, pids, watch)
+        unfinished = wait_for_outcomes(stand, SETTLE if cost.complete else 0)
         memories = [machine.memory(pid) for pid in pids]
     runs = ground.hits.read()
     return Drain(
@@ -108,6 +112,7 @@ def drain(
         server_cpu_us=round(cost.server_us, 1),
         foreign_cores=round(cost.foreign_cores, 2),
         filled_at=filled_at,
+        effects=effects,
     )
 
 
@@ -166,7 +171,7 @@ def _run(ground: Ground, jobs: int, pids: list[int], watch: Watch | None) -> _Co
     return meter.read(done, complete=done >= jobs)
 
 
-def _wait_for_outcomes(stand: Stand, seconds: float) -> int:
+def wait_for_outcomes(stand: Stand, seconds: float) -> int:
     """Return how many jobs are still unfinished once outcomes had `seconds` to be stored."""
     end = time.monotonic() + seconds
     while (unfinished := int(stand.call("unfinished"))) and time.monotonic() < end:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 VARIABLE = "BENCH_HITS"
+STEPS = 5  # lines of a job in the section `steps`: numbers STEPS * n up to STEPS * n + STEPS - 1
 
 
 @functools.cache

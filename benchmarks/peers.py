@@ -14,10 +14,13 @@ from benchmarks.plan import POLL, BenchError
 ROOT = Path(__file__).resolve().parent.parent
 RAW, DJTASKS, PGQUEUER, GNL = "raw", "django-tasks-db", "pgqueuer", "gnl"
 PROCRASTINATE, CELERY, OX, DJQUEUE = "procrastinate", "celery", "django-ox", "dj-queue"
-NAMES = (RAW, PGQUEUER, PROCRASTINATE, CELERY, DJTASKS, OX, DJQUEUE, GNL)
-DEFAULT = (RAW, PGQUEUER, DJTASKS, GNL)
+DBOS, ABSURD = "dbos", "absurd"
+NAMES = (RAW, PGQUEUER, PROCRASTINATE, CELERY, DJTASKS, OX, DJQUEUE, DBOS, ABSURD, GNL)
+DEFAULT = (RAW, PGQUEUER, DJTASKS, DBOS, ABSURD, GNL)
 #: Those that keep their jobs in PostgreSQL and are somebody else's.
 ON_POSTGRES = (PGQUEUER, PROCRASTINATE, DJTASKS, OX, DJQUEUE)
+#: Those that take part in the section `steps`, and in no other: they journal the steps of a job.
+JOURNALS = (DBOS, ABSURD)
 SLOTS = "10"  # jobs at a time for every worker that can have several
 SIDES = "benchmarks.sides"
 
@@ -62,16 +65,18 @@ KITS: Mapping[str, Kit] = {
     DJTASKS: Kit(("django-tasks-db==0.13.*", "django==6.1.*", "psycopg[binary]>=3.2"), newer=True),
     OX: Kit(("django-ox==1.9.*", "django==6.1.*", "psycopg[binary]>=3.2"), newer=True),
     DJQUEUE: Kit(("dj-queue==0.14.*", "django==6.1.*", "psycopg[binary]>=3.3.3"), newer=True),
+    DBOS: Kit(("dbos==3.4.*",)),
+    ABSURD: Kit(("absurd-sdk==0.5.*", "absurdctl==0.5.*", "psycopg[binary]>=3.2")),
 }
 
 
-def raw(python: str) -> Peer:
-    """Return the floor."""
+def raw(python: str, *, side: str = "raw") -> Peer:
+    """Return the floor; `side`: `raw_steps` journals the steps of a job."""
     return Peer(
         RAW,
         python,
-        f"{SIDES}.raw",
-        worker=("-m", f"{SIDES}.raw"),
+        f"{SIDES}.{side}",
+        worker=("-m", f"{SIDES}.{side}"),
         plain=("0.02",),
         prompt=(str(POLL),),
         packages=("psycopg",),
@@ -178,6 +183,29 @@ def djqueue(python: str) -> Peer:
     )
 
 
+def dbos(python: str) -> Peer:
+    """Return DBOS: ten threads, and a queue that is asked for all it has at each poll."""
+    return Peer(
+        DBOS,
+        python,
+        f"{SIDES}.dbos_app",
+        worker=("-m", f"{SIDES}.dbos_app"),
+        plain=("0.02",),
+        packages=("dbos", "sqlalchemy", "psycopg"),
+    )
+
+
+def absurd(python: str) -> Peer:
+    """Return absurd-sdk with ten clients in one process, and the schema of absurdctl."""
+    return Peer(
+        ABSURD,
+        python,
+        f"{SIDES}.absurd_app",
+        worker=("-m", f"{SIDES}.absurd_app"),
+        packages=("absurd-sdk", "absurdctl", "psycopg"),
+    )
+
+
 MAKERS: Mapping[str, Callable[[str], Peer]] = {
     RAW: raw,
     PGQUEUER: pgqueuer,
@@ -186,6 +214,8 @@ MAKERS: Mapping[str, Callable[[str], Peer]] = {
     DJTASKS: djtasks,
     OX: ox,
     DJQUEUE: djqueue,
+    DBOS: dbos,
+    ABSURD: absurd,
     GNL: gnl,
 }
 
@@ -206,7 +236,7 @@ def choose(names: Sequence[str], bench_dir: Path, warn: Callable[[str], None]) -
 
 
 def variant(peer: Peer, **changes: str) -> Peer:
-    """Return the peer with other options of its maker: `batch`, `slots`, `handler`."""
+    """Return the peer with other options of its maker: `batch`, `slots`, `handler`, `side`."""
     return MAKERS[peer.name](peer.python, **changes)
 
 

@@ -25,10 +25,11 @@ SECTIONS: Mapping[str, str] = {
     "prune": "the deletion of a million old jobs",
     "vendors": "the drain on MariaDB and SQLite",
     "rss": "the memory of one worker over very many jobs",
+    "steps": "jobs of five durable steps",
 }
 DEFAULT = (
     *("single", "bulk", "drain", "duel", "latency", "idle", "rows", "burst", "flood", "lanes"),
-    "claims",
+    *("claims", "steps"),
 )
 POLL = 0.2  # seconds; a worker that can only poll does so at this pace in the latency section
 SMALLEST_SCALE = 0.001
@@ -80,6 +81,9 @@ class Sizes:
     crowd: int = 2_000
     vendor_drain: int = 10_000
     flat: int = 200_000
+    steps: int = 2_000
+    # drained through a proxy that counts: what a job asks of the database
+    steps_counted: int = 300
 
     def scaled(self, scale: float) -> "Sizes":
         """Return the sizes times `scale`, but nothing so small that it says nothing at all."""

@@ -52,6 +52,11 @@ SHARED = (
     ("crowd_drain", "8 writers, 2 workers: done, jobs/s", 0),
     ("crowd_wait_p50", "8 writers, 2 workers: pick-up p50 ms", 1),
     ("crowd_wait_p99", "8 writers, 2 workers: pick-up p99 ms", 1),
+    ("steps", "jobs of 5 durable steps, steps/s", 0),
+    ("steps_jobs", "jobs of 5 durable steps, jobs/s", 0),
+    ("steps_worker_cpu", "their CPU of the worker, us/step", 0),
+    ("steps_server_cpu", "their CPU of the server, us/step", 0),
+    ("steps_statements", "their statements of all sorts, a job", 2),
 )
 # what only we are measured for
 OWN = (
@@ -82,6 +87,8 @@ OWN = (
     ("sqlite", "drain on SQLite, jobs/s", 0),
     ("prune_seconds", "gnl_prune of 1M rows, s", 0),
     ("prune_rate", "gnl_prune, rows/s", 0),
+    ("steps_writes", "statements that write, a durable step", 2),
+    ("steps_reads", "reads of the journal, a fresh run", 2),
     ("flat_peak", "worker's memory over many jobs, peak MiB", 0),
     ("flat_growth", "its growth over the last 3/4 of them, MiB", 1),
 )
@@ -184,7 +191,7 @@ def document(bench: Bench, facts: dict[str, object], sections: Sequence[str]) ->
     return {
         "written_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "sections": list(sections),
-        "peers": [peer.name for peer in bench.peers],
+        "peers": [peer.name for peer in (*bench.peers, *bench.journals)],
         "facts": facts,
         "sizes": asdict(bench.sizes),
         "medians": _medians(results),

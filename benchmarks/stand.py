@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -34,6 +34,14 @@ class Place:
     url: str = ""
     dsn: str = ""
     redis: str = ""
+
+    def through(self, port: int, other: int) -> "Place":
+        """Return the place as it is reached through `other`, a proxy before the server's `port`."""
+        return replace(
+            self,
+            url=self.url.replace(f":{port}/", f":{other}/"),
+            dsn=self.dsn.replace(f"port={port} ", f"port={other} "),
+        )
 
 
 class Stand:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from benchmarks.peers import DJTASKS, GNL, ON_POSTGRES, PGQUEUER, RAW
+from benchmarks.peers import DJTASKS, GNL, JOURNALS, ON_POSTGRES, PGQUEUER, RAW
 from benchmarks.results import Results
 
 Measure = Callable[[Results], float | None]
@@ -76,11 +76,15 @@ def _over(metric: str, other: str) -> Measure:
     return measure
 
 
-def _best_peer(results: Results) -> float | None:
-    """Return our single enqueue divided by that of the fastest peer on PostgreSQL."""
-    ratios = [results.ratio("single", GNL, peer) for peer in ON_POSTGRES]
-    found = [ratio for ratio in ratios if ratio is not None]
-    return min(found) if found else None
+def _to_fastest(metric: str, peers: Sequence[str]) -> Measure:
+    """Return our median of a rate divided by that of the fastest of `peers`."""
+
+    def measure(results: Results) -> float | None:
+        ratios = [results.ratio(metric, GNL, peer) for peer in peers]
+        found = [ratio for ratio in ratios if ratio is not None]
+        return min(found) if found else None
+
+    return measure
 
 
 def _worst(metrics: Sequence[str]) -> Measure:
@@ -127,7 +131,11 @@ TARGETS = (
     Target("idle", "idle statements after back-off", _of("idle"), "at most", 1, "/s"),
     Target("single", "single enqueue, to a prepared INSERT", _to("single", RAW), "at least", 0.6),
     Target(
-        "single", "single enqueue, to the fastest peer on PostgreSQL", _best_peer, "at least", 1
+        "single",
+        "single enqueue, to the fastest peer on PostgreSQL",
+        _to_fastest("single", ON_POSTGRES),
+        "at least",
+        1,
     ),
     Target(
         "bulk",
@@ -210,6 +218,17 @@ TARGETS = (
         "at most",
         2,
         "MiB",
+    ),
+    Target(
+        "steps",
+        "durable steps, to the faster of dbos and absurd",
+        _to_fastest("steps", JOURNALS),
+        "at least",
+        1.3,
+    ),
+    Target("steps", "durable steps, writes of a step", _of("steps_writes"), "at most", 1, "/step"),
+    Target(
+        "steps", "durable steps, reads of a fresh run", _of("steps_reads"), "at most", 1, "/run"
     ),
 )
 

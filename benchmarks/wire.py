@@ -16,7 +16,7 @@ from contextlib import suppress
 # request codes of the start-up phase that ask for encryption; the proxy answers "no"
 _ENCRYPTION_REQUESTS = (80877103, 80877104)
 _LITERAL = re.compile(r"'(?:[^']|'')*'|--[^\n]*|\b\d+\b")
-LONGEST_TEXT = 300
+LONGEST_TEXT = 600
 
 
 class Wire:

@@ -12,9 +12,12 @@ class GnlDjangoConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Register the system checks, and where handlers are looked for beside `background`."""
+        """Register the system checks, the floors' hooks, and where handlers are looked for."""
         from gnl_django import checks  # noqa: F401
         from gnl_django.core import registry
+        from gnl_django.queue import runs
+
+        registry.add_run_owner(runs.OWNER)
 
         if django.VERSION >= (6, 0):
             from gnl_django.queue.tasks.discovery import discover

@@ -65,6 +65,11 @@ class Settings:
     KEEP_CANCELED: timedelta | float | None = timedelta(days=7)
     #: .. has died.
     KEEP_DEAD: timedelta | float | None = timedelta(days=90)
+    #: How long a durable run is kept after it has ended, with its steps; one whose job still exists
+    #: stays with it.
+    KEEP_RUNS: timedelta | float | None = timedelta(days=30)
+    #: How long what `claim` and `frozen` have noted is kept.
+    KEEP_MARKS: timedelta | float | None = timedelta(days=90)
     #: Seconds that a ready job may wait before `gnl_status` calls its queue late; a queue's own
     #: `alert_age` wins.
     STUDIO_ALERT_AGE: int = 300

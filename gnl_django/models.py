@@ -2,5 +2,6 @@
 
 from gnl_django.core.models import Process
 from gnl_django.queue.models import Attempt, Job, QueueState
+from gnl_django.runs.models import Mark, Run, Step
 
-__all__ = ["Attempt", "Job", "Process", "QueueState"]
+__all__ = ["Attempt", "Job", "Mark", "Process", "QueueState", "Run", "Step"]

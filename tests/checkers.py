@@ -1,4 +1,4 @@
-"""The invariants of the queue, each a function of a History (reliability.md 2.3).
+"""The invariants, each a function of a History (reliability.md 2.3): the queue's, and all at once.
 
 `check_q5(history)` returns what breaks rule Q5; every checker reads the history once. A checker is
 trusted because `tests/chaos/test_harness.py` has seen it turn red.
@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.checkers_lanes import check_q13, check_q14, check_q17
+from tests.checkers_runs import RUNS
 from tests.history import Change, History, marks_of, short
 from tests.violations import FINAL, JOB, TINY, Checker, Violation, invoked_marks, payload_of
 
@@ -34,7 +35,8 @@ class Report:
         lines = [", ".join(f"{name} {value}" for name, value in self.counts.items())]
         for violation in self.violations[:20]:
             lines.append(f"{violation.rule}: {violation.text} (jobs {list(violation.jobs)[:10]})")
-            lines += [f"    {line}" for line in self.history.around(violation.jobs)]
+            around = self.history.around(violation.jobs, violation.runs)
+            lines += [f"    {line}" for line in around]
         if len(self.violations) > 20:
             lines.append(f"and {len(self.violations) - 20} more")
         return "\n".join(lines)
@@ -437,10 +439,10 @@ QUEUE: dict[str, Checker] = {
     "Q19": check_q19,
     "Q20": check_q20,
 }
-AREAS = {"queue": QUEUE}
+AREAS = {"queue": QUEUE, "runs": RUNS}
 
 
-def check_all(history: History, areas: Iterable[str] = ("queue",)) -> Report:
+def check_all(history: History, areas: Iterable[str] = tuple(AREAS)) -> Report:
     """Run every checker of `areas` and return the report."""
     found = [
         violation

@@ -15,12 +15,15 @@ from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.db import DatabaseError, connections
 
 from gnl_django.core.db import Fault, fault_of
 from gnl_django.models import Job
+
+if TYPE_CHECKING:
+    from tests.run_history import RunChange
 
 Record = dict[str, Any]
 
@@ -97,7 +100,7 @@ def database_clock(using: str) -> float:
     """Return the real clock of the database in seconds since 1970, whatever a test overrides."""
     connection = connections[using]
     with connection.cursor() as cursor:
-        cursor.execute(f"SELECT {_CLOCK[connection.vendor]}{_UTC[connection.vendor]}")
+        cursor.execute(f"SELECT {CLOCK[connection.vendor]}{UTC_OF[connection.vendor]}")
         return seconds_of(cursor.fetchone()[0]) or 0.0
 
 
@@ -118,12 +121,12 @@ def read_log(path: Path) -> list[Record]:
 
 # the audit
 
-_CLOCK = {
+CLOCK = {
     "postgresql": "clock_timestamp()",
     "mysql": "UTC_TIMESTAMP(6)",
     "sqlite": "(strftime('%Y-%m-%d %H:%M:%f', 'now') || '000')",
 }
-_UTC = {"postgresql": " AT TIME ZONE 'UTC'", "mysql": "", "sqlite": ""}
+UTC_OF = {"postgresql": " AT TIME ZONE 'UTC'", "mysql": "", "sqlite": ""}
 _TXID = {"postgresql": "txid_current()", "mysql": "CONNECTION_ID()", "sqlite": "0"}
 _TYPES = {
     "postgresql": ("bigserial PRIMARY KEY", "bigint", "text", "timestamptz"),
@@ -197,7 +200,7 @@ def _trigger(vendor: str, table: str, source: int, op: str) -> list[str]:
         text = columns[source]
         missing = ("{old}" in text and not old) or ("{new}" in text and not new)
         values.append("NULL" if missing else text.format(old=old, new=new, any=new or old))
-    values += [_CLOCK[vendor], _TXID[vendor]]
+    values += [CLOCK[vendor], _TXID[vendor]]
     insert = (
         f"INSERT INTO gnl_audit (tbl, op, pk, {', '.join(_COLUMNS)}, db, txid) "
         f"VALUES ({', '.join(values)})"
@@ -243,7 +246,7 @@ def run(using: str, *statements: str) -> None:
 
 def read_audit(using: str = "default", after: int = 0) -> list[Change]:
     """Return the audit from `seq` above `after` on; within one row it is in commit order."""
-    utc = _UTC[connections[using].vendor]
+    utc = UTC_OF[connections[using].vendor]
     names = ["seq", "tbl", "op", "pk", *_COLUMNS, "db", "txid"]
     chosen = [f"{name}{utc}" if name in _TIMES else name for name in names]
     with connections[using].cursor() as cursor:
@@ -279,6 +282,10 @@ class History:
     effects: list[Record] = field(default_factory=list)
     audit: list[Change] = field(default_factory=list)
     rows: dict[int, Record] = field(default_factory=dict)
+    #: Of tests about durable runs (tests.run_history): changes, effects of atomic steps, rows.
+    run_audit: "list[RunChange]" = field(default_factory=list)
+    run_effects: list[tuple[str, str]] = field(default_factory=list)
+    runs: dict[str, Record] = field(default_factory=dict)
     killed: set[str] = field(default_factory=set)
     stopped: set[str] = field(default_factory=set)
     faulted: bool = False
@@ -310,9 +317,9 @@ class History:
         """Return the effect lines of one sort."""
         return [record for record in self.effects if record["e"] == e]
 
-    def around(self, jobs: Iterable[int], most: int = 10) -> list[str]:
-        """Return the last `most` things known of some jobs, as lines."""
-        wanted = set(jobs)
+    def around(self, jobs: Iterable[int], runs: Iterable[str] = (), most: int = 10) -> list[str]:
+        """Return the last `most` things known of some jobs and runs, as lines."""
+        wanted, named = set(jobs), set(runs)
         lines = [
             (change.db, f"audit {change.seq} {change.op} job {change.job} {change.old_state}->"
              f"{change.new_state} token {short(change.old_token)}->{short(change.new_token)} "
@@ -323,8 +330,14 @@ class History:
         lines += [
             (record.get("db") or 0.0, f"effect {json.dumps(record)}")
             for record in self.effects
-            if record.get("job") in wanted
+            if record.get("job") in wanted or record.get("run") in named
         ]
+        lines += [
+            (change.db, f"run audit {change.seq} {change.op} {change.run} {change.step or ''} "
+             f"{change.old_state}->{change.new_state} by {short(change.owner)}")
+            for change in self.run_audit
+            if change.run in named
+        ]  # fmt: skip
         return [f"{at:.6f} {text}" for at, text in sorted(lines)][-most:]
 
 

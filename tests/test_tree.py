@@ -16,7 +16,7 @@ FUNCTION_LINES = 50
 STORES = (
     "core/db.py",
     "core/fleet.py",
-    "runs/journal.py",
+    "runs/journal/",
     "events/store/",
     "events/sequencer.py",
     "queue/store/",

@@ -14,11 +14,12 @@ TINY = 0.0015  # seconds: SQLite's clock knows milliseconds
 
 @dataclass(frozen=True)
 class Violation:
-    """One broken rule: what is wrong and with which jobs."""
+    """One broken rule: what is wrong and with which jobs or runs."""
 
     rule: str
     text: str
     jobs: tuple[int, ...] = ()
+    runs: tuple[str, ...] = ()
 
 
 Checker = Callable[[History], list[Violation]]

@@ -1,7 +1,8 @@
 """The measured handler: found by the worker as in any app, and called by the producer's side.
 
 `BENCH_HANDLER` chooses its form: `typed` as the README shows it, with a payload that is checked;
-`plain` without a type and `async` the same as a coroutine, as those it is measured against have.
+`plain` without a type and `async` the same as a coroutine, as those it is measured against have;
+`steps` leaves five lines, a durable step each.
 """
 
 import os
@@ -9,8 +10,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from benchmarks.hits import hit
-from gnl_django import job
+from benchmarks.hits import STEPS, hit
+from gnl_django import JobContext, job
 
 
 class Number(BaseModel):
@@ -34,5 +35,11 @@ async def coroutine(payload: Any) -> None:
     hit(payload["i"])
 
 
-_handlers: dict[str, Any] = {"typed": typed, "plain": plain, "async": coroutine}
+def steps(payload: Any, ctx: JobContext) -> None:
+    """Leave five counted lines, a step each."""
+    for number in range(payload["i"] * STEPS, (payload["i"] + 1) * STEPS):
+        ctx.step("write", hit, number)
+
+
+_handlers: dict[str, Any] = {"typed": typed, "plain": plain, "async": coroutine, "steps": steps}
 noop = job("bench.noop")(_handlers[os.environ.get("BENCH_HANDLER", "typed")])

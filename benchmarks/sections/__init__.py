@@ -11,6 +11,7 @@ from benchmarks.sections.crowded import big, claims, crowd, held, prune, rows
 from benchmarks.sections.drains import drain, duel, lanes, rss
 from benchmarks.sections.enqueue import bulk, single
 from benchmarks.sections.prompt import burst, flood, idle, latency
+from benchmarks.sections.steps import steps
 from benchmarks.sections.vendors import vendors
 
 FUNCTIONS: Mapping[str, Callable[[Bench], None]] = {
@@ -31,4 +32,5 @@ FUNCTIONS: Mapping[str, Callable[[Bench], None]] = {
     "prune": prune,
     "vendors": vendors,
     "rss": rss,
+    "steps": steps,
 }

@@ -10,7 +10,7 @@ from benchmarks.bench import Bench
 from benchmarks.hits import Hit, HitLog
 from benchmarks.peers import GNL, PGQUEUER, RAW, Peer
 from benchmarks.plan import BenchError
-from benchmarks.stand import Place, Stand
+from benchmarks.stand import Stand
 from benchmarks.wire import Wire
 
 START_TIMEOUT = 60.0
@@ -95,11 +95,7 @@ def idle(bench: Bench) -> None:
             if not peer.broker:
                 wire = Wire("127.0.0.1", bench.server.port)
                 stack.callback(wire.close)
-                place = Place(
-                    stand.place.name,
-                    _through(stand.place.url, bench.server.port, wire.port),
-                    _through(stand.place.dsn, bench.server.port, wire.port),
-                )
+                place = stand.place.through(bench.server.port, wire.port)
             pids = stack.enter_context(stand.workers(1, *peer.plain, place=place))
             waiting.append((peer, wire, pids[0]))
         time.sleep(bench.sizes.idle_settle)
@@ -121,11 +117,6 @@ def idle(bench: Bench) -> None:
                 bench.results.add("idle_redis", peer.name, asked / seconds)
             used = machine.cpu_seconds([pid]) - before[peer.name]
             bench.results.add("idle_cpu", peer.name, 100 * used / seconds)
-
-
-def _through(address: str, port: int, other: int) -> str:
-    """Return a URL or libpq text with the server's port replaced by the proxy's."""
-    return address.replace(f":{port}/", f":{other}/").replace(f"port={port} ", f"port={other} ")
 
 
 def burst(bench: Bench) -> None:

@@ -1,7 +1,7 @@
 """One event loop on a thread of its own, on which async handlers run side by side.
 
-Used by the worker. Started when the first coroutine comes; a batch costs one hop between threads,
-not one a job.
+Used by the worker. Started when the first work comes; a batch costs one hop between threads, not
+one a job.
 """
 
 import asyncio
@@ -9,20 +9,21 @@ import logging
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from asgiref.sync import sync_to_async
 from django.db import connections
 
 logger = logging.getLogger(__name__)
 
-Make = Callable[[], Coroutine[Any, Any, None]]
+W = TypeVar("W")
 
 
-class LoopThread:
-    """Runs coroutines until they end by themselves."""
+class LoopThread(Generic[W]):
+    """Runs the coroutine `run(item)` for each item of work until it ends by itself."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, run: Callable[[W], Coroutine[Any, Any, None]], *, name: str) -> None:
+        self._run = run
         self._name = name
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -31,9 +32,9 @@ class LoopThread:
         #: Loops that we have stopped ourselves.
         self._ended: set[asyncio.AbstractEventLoop] = set()
 
-    def submit(self, makes: Sequence[Make]) -> None:
-        """Start a coroutine for each of `makes`, in order; from any thread."""
-        if not makes:
+    def submit(self, items: Sequence[W]) -> None:
+        """Hand over work, which starts in the order given; from any thread."""
+        if not items:
             return
         with self._lock:
             if self._loop is None:
@@ -42,7 +43,7 @@ class LoopThread:
                     target=self._serve, args=(self._loop,), name=self._name, daemon=True
                 )
                 self._thread.start()
-            self._loop.call_soon_threadsafe(self._start, list(makes))
+            self._loop.call_soon_threadsafe(self._start, list(items))
 
     def close(self, *, patience: float = 0.0) -> None:
         """Let the thread end once its coroutines have ended; `submit` starts a new one.
@@ -72,11 +73,18 @@ class LoopThread:
             loop.run_until_complete(loop.shutdown_default_executor())
             loop.close()
 
-    def _start(self, makes: list[Make]) -> None:
-        for make in makes:
-            task = asyncio.get_running_loop().create_task(make())
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+    def _start(self, items: list[W]) -> None:
+        loop = asyncio.get_running_loop()
+        for item in items:
+            self._tasks.add(loop.create_task(self._work(item)))
+
+    async def _work(self, item: W) -> None:
+        try:
+            await self._run(item)
+        finally:  # a callback of the task would be one more turn of the loop
+            task = asyncio.current_task()
+            assert task is not None  # noqa: S101 - we are in it
+            self._tasks.discard(task)
 
     def _stop_when_done(self, loop: asyncio.AbstractEventLoop) -> None:
         mine = [task for task in self._tasks if task.get_loop() is loop]

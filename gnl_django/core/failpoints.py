@@ -40,6 +40,8 @@ POINTS = frozenset(
         "reap": "selected updated committed",
         "prune": "selected deleted",
         "bulk": "chunk",
+        "step": "begin claimed effect_done journaled committed",
+        "run": "final",
     }.items()
     for moment in moments.split()
 )

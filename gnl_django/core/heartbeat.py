@@ -71,13 +71,13 @@ class Heartbeat:
     def hold(self, leases: Sequence[Lease]) -> None:
         """Keep `leases` alive from now on."""
         with self._lock:
-            self._held.update({(lease.id, lease.token): lease for lease in leases})
+            self._held.update({lease.key: lease for lease in leases})
 
     def drop(self, leases: Sequence[Lease]) -> None:
         """Stop renewing `leases`: they were settled, released or lost."""
         with self._lock:
             for lease in leases:
-                self._held.pop((lease.id, lease.token), None)
+                self._held.pop(lease.key, None)
 
     def held(self) -> list[Lease]:
         """Return what is held, by id: batches lock rows in one order."""
@@ -199,6 +199,6 @@ class Heartbeat:
     def _lose(self, lease: Lease) -> None:
         # A lease that was settled meanwhile is no longer held, and not lost either.
         with self._lock:
-            held = self._held.pop((lease.id, lease.token), None)
+            held = self._held.pop(lease.key, None)
         if held is not None:
             lease.signal.revoke("lease-lost")

@@ -35,9 +35,13 @@ class Lease:
     database's expiry is then at least `good_at + ttl`. `taken_at` is that of the claim.
     """
 
+    __slots__ = ("failures", "good_at", "hold_until", "id", "key", "signal", "taken_at", "token")
+
     def __init__(self, id: int, token: str, *, good_at: float) -> None:  # noqa: A002 - the row's
         self.id = id
         self.token = token
+        #: Names the claim; made once, because several tables of a worker are kept by it.
+        self.key = (id, token)
         self.good_at = good_at
         self.taken_at = good_at
         self.hold_until: float | None = None

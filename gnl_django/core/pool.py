@@ -34,21 +34,22 @@ class Pool(Generic[W]):
         self._bell: SimpleQueue[bool] = SimpleQueue()
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
-        self._idle = 0
+        #: A mark for each thread that is not idle; appended and popped without a lock.
+        self._busy: deque[None] = deque()
         self._pid = os.getpid()
 
     def submit(self, items: Iterable[W]) -> None:
         """Hand over work; it starts in the order given."""
         self._ready.extend(items)
         with self._lock:
-            missing = min(len(self._ready) - self._idle, self._size - len(self._threads))
+            idle = len(self._threads) - len(self._busy)
+            missing = min(len(self._ready) - idle, self._size - len(self._threads))
             for _ in range(missing):
                 number = len(self._threads) + 1
                 thread = threading.Thread(
                     target=self._slot, name=f"{self._name}-{number}", daemon=True
                 )
                 self._threads.append(thread)
-                self._idle += 1
                 thread.start()
         self._ring(FIRST_WAKES)
 
@@ -94,26 +95,30 @@ class Pool(Generic[W]):
     def _slot(self) -> None:
         try:
             while True:
+                # Busy before it has taken anything: whoever counts meanwhile starts a thread too
+                # many, never one too few.
+                self._busy.append(None)
                 try:
-                    item = self._ready.popleft()
-                except IndexError:
-                    if not self._bell.get():
-                        return
-                    continue
-                with self._lock:
-                    self._idle -= 1
-                try:
-                    self._run(item)
-                except BaseException:  # a slot outlives whatever a handler does (R35)
-                    logger.exception("A slot of %s failed and goes on", self._name)
+                    while self._ready:
+                        self._work()
                 finally:
-                    if os.getpid() != self._pid:
-                        os._exit(0)  # a handler has forked and let the child come back
-                    with self._lock:
-                        self._idle += 1
+                    self._busy.pop()
+                if not self._bell.get():
+                    return
         finally:
-            with self._lock:
-                self._idle -= 1
-                with suppress(ValueError):  # close() has forgotten all threads already
-                    self._threads.remove(threading.current_thread())
+            with self._lock, suppress(ValueError):  # close() has forgotten all threads already
+                self._threads.remove(threading.current_thread())
             connections.close_all()
+
+    def _work(self) -> None:
+        try:
+            item = self._ready.popleft()
+        except IndexError:  # another slot was faster
+            return
+        try:
+            self._run(item)
+        except BaseException:  # a slot outlives whatever a handler does (R35)
+            logger.exception("A slot of %s failed and goes on", self._name)
+        finally:
+            if os.getpid() != self._pid:
+                os._exit(0)  # a handler has forked and let the child come back

@@ -1,12 +1,14 @@
-"""Users' handlers by name, and the search for them in `background.py` of the installed apps.
+"""Users' handlers by name, the search for them in `background.py`, and the floors' hooks.
 
 Filled by decorators at import, asked by enqueue and the workers. Names found in rows are looked up
-here and never imported (security.md D2).
+here and never imported (security.md D2). Hooks are how a floor answers one below it; they are
+registered in AppConfig.ready, act inside the caller's transaction and run no user code.
 """
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
@@ -120,3 +122,40 @@ def autodiscover() -> bool:
             for discover in _discoverers:
                 discover(app)
         return True
+
+
+@dataclass(frozen=True)
+class RunOwner:
+    """What a floor that runs handlers answers about the durable runs of its own (runs.md R4a).
+
+    prefixes: how the ids of these runs begin; nobody else may enter them.
+    cancel: `(run_id, org, reason, using) -> bool` asks the owner to stop, before its run is asked;
+    False when it is over or refuses.
+    kept: `([(run_id, org)], using) -> set of run ids` whose owner still exists: not to be pruned.
+    """
+
+    prefixes: tuple[str, ...]
+    cancel: Callable[[str, str, str, str], bool]
+    kept: Callable[[Sequence[tuple[str, str]], str], set[str]]
+
+
+_run_owners: list[RunOwner] = []
+
+#: Ids of durable runs that belong to jobs, slots, workflows and events (runs.md 2.1).
+RESERVED_RUNS = ("job:", "sched:", "wf:", "evt:")
+
+
+def add_run_owner(owner: RunOwner) -> None:
+    """Register a floor's answers; in AppConfig.ready."""
+    if owner not in _run_owners:
+        _run_owners.append(owner)
+
+
+def run_owners() -> list[RunOwner]:
+    """Return all that are registered."""
+    return list(_run_owners)
+
+
+def run_owner(run_id: str) -> RunOwner | None:
+    """Return who answers for `run_id`, None when it stands alone."""
+    return next((owner for owner in _run_owners if run_id.startswith(owner.prefixes)), None)

@@ -25,7 +25,7 @@ class Revocation:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._event: threading.Event | None = None  # made by the first who waits
-        self._callbacks: list[Callable[[], object]] = []
+        self._callbacks: list[Callable[[], object]] | None = None  # as is the list
         self._why: Why | None = None
         #: Monotonic time of the revocation, for the worker's watch over stuck handlers.
         self.revoked_at: float | None = None
@@ -58,6 +58,8 @@ class Revocation:
         """Call `callback` once when revoked, from the revoking thread; at once if it is already."""
         with self._lock:
             if self._why is None:
+                if self._callbacks is None:
+                    self._callbacks = []
                 self._callbacks.append(callback)
                 return
         _call(callback)
@@ -69,10 +71,10 @@ class Revocation:
                 return False
             self._why = why
             self.revoked_at = monotonic()
-            callbacks, self._callbacks = self._callbacks, []
+            callbacks, self._callbacks = self._callbacks, None
             if self._event is not None:
                 self._event.set()
-        for callback in callbacks:
+        for callback in callbacks or ():
             _call(callback)
         return True
 

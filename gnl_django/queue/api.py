@@ -97,12 +97,9 @@ def _store(store: Store, rows: list[NewRow], depths: list[int | None]) -> list[i
         ids = _in_transaction(store, lambda: _insert_distinct(store, rows, depths))
     failpoints.hit("enqueue.committed")
     enqueued(store, rows, ids)
-    told = {
-        (row.queue, row.run_at is None and not row.delay)
-        for row, job_id in zip(rows, ids, strict=True)
-        if job_id not in store.found  # its key has led to a stored job: there is nothing new
-    }
-    for queue, now in sorted(told):
+    if store.found:  # a key that has led to a stored job brings nothing new
+        rows = [row for row, job_id in zip(rows, ids, strict=True) if job_id not in store.found]
+    for queue, now in sorted({(row.queue, row.run_at is None and not row.delay) for row in rows}):
         after_commit(store.using, partial(waking.wake, store.using, queue, now=now))
     return ids
 

@@ -4,7 +4,7 @@ Made by `queue.execution` for one attempt. A handler that has lost its right can
 work through it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,10 @@ from asgiref.sync import sync_to_async
 from gnl_django.core import payloads
 from gnl_django.core.revocation import Revocation
 from gnl_django.queue.api import enqueue
+from gnl_django.runs.api import run_in
+from gnl_django.runs.context import AsyncRunContext, RunContext
+from gnl_django.runs.entry import entry_of
+from gnl_django.runs.owners import Owner
 
 if TYPE_CHECKING:
     from gnl_django.queue.kinds import JobKind
@@ -44,6 +48,8 @@ class _Facts:
     using: str
     #: Takes the JSON of a progress; the worker writes it.
     report: Callable[[str], None]
+    #: The attempt, as its durable run sees it.
+    owner: Owner
 
     def _progress(self, done: float, total: float | None, message: str) -> None:
         self.signal.raise_if_revoked()
@@ -75,6 +81,33 @@ class JobContext(_Facts):
         """
         self._progress(done, total, message)
 
+    @property
+    def _journal(self) -> RunContext:
+        return RunContext(entry_of(self.owner))
+
+    def step(self, name: str, fn: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        """Call `fn(*args, ..)` once for this job and record what it returns.
+
+        A retry after a crash gets the recorded output and does not call it again. Options and
+        errors: see `gnl_django.RunContext.step` (runs.md 3.3).
+        """
+        return self._journal.step(name, fn, *args, **options)
+
+    def claim(self, key: str, value: Any = True) -> bool:
+        """Return True for the first call with `key` in this job, ever (runs.md R23)."""
+        return self._journal.claim(key, value)
+
+    def frozen(self, key: str, compute: Callable[[], Any]) -> Any:
+        """Return what `compute` gave the first time it was asked in this job (runs.md R23)."""
+        return self._journal.frozen(key, compute)
+
+    def run(self, fn: Callable[..., Any] | None = None, *args: Any, **options: Any) -> Any:
+        """Call `fn(run, *args, ..)` in this job's durable run, or run an agent in it.
+
+        As `run_durable(ctx.run_id, ..)` (runs.md 3.3).
+        """
+        return run_in(self.owner, fn, args, options)
+
 
 class AsyncJobContext(_Facts):
     """The context of an `async def` handler: the same names, as coroutines."""
@@ -86,3 +119,25 @@ class AsyncJobContext(_Facts):
     async def progress(self, done: float, total: float | None = None, message: str = "") -> None:
         """As JobContext.progress."""
         self._progress(done, total, message)
+
+    @property
+    def _journal(self) -> AsyncRunContext:
+        return AsyncRunContext(entry_of(self.owner))
+
+    def step(
+        self, name: str, fn: Callable[..., Any], *args: Any, **options: Any
+    ) -> Coroutine[Any, Any, Any]:
+        """As JobContext.step; `fn` may be a coroutine function."""
+        return self._journal.step(name, fn, *args, **options)
+
+    async def claim(self, key: str, value: Any = True) -> bool:
+        """As JobContext.claim."""
+        return await self._journal.claim(key, value)
+
+    async def frozen(self, key: str, compute: Callable[[], Any]) -> Any:
+        """As JobContext.frozen; `compute` may be a coroutine function."""
+        return await self._journal.frozen(key, compute)
+
+    async def run(self, fn: Callable[..., Any] | None = None, *args: Any, **options: Any) -> Any:
+        """As JobContext.run, with a coroutine function."""
+        return await run_in(self.owner, fn, args, options)

@@ -12,6 +12,8 @@ import os
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from datetime import datetime
+from sys import maxsize
 from threading import Event
 from time import monotonic
 from typing import Any
@@ -21,14 +23,18 @@ from asgiref.sync import async_to_sync, sync_to_async
 from gnl_django.core import failpoints
 from gnl_django.core.aio import cancel_from_anywhere
 from gnl_django.core.leases import Lease
+from gnl_django.core.revocation import Revocation
 from gnl_django.core.telemetry import Span
 from gnl_django.errors import ExecutionRevoked, InvalidPayload
 from gnl_django.queue import outcomes
 from gnl_django.queue.context import AsyncJobContext, JobContext
-from gnl_django.queue.hygiene import tidy_async
+from gnl_django.queue.hygiene import tidy_async, untidy
 from gnl_django.queue.kinds import JobKind
-from gnl_django.queue.store.base import ClaimedRow, Outcome
-from gnl_django.queue.telling import started
+from gnl_django.queue.store.base import ClaimedRow, Outcome, run_of
+from gnl_django.queue.telling import heard, started
+from gnl_django.runs.entry import Entry
+from gnl_django.runs.owners import current
+from gnl_django.runs.rights import Right
 from gnl_django.signals import job_started
 
 logger = logging.getLogger(__name__)
@@ -42,8 +48,8 @@ class Execution:
     """A claimed job on its way through a slot."""
 
     __slots__ = (
-        "error", "kind", "lease", "outbox", "outcome", "progress", "replaced", "row", "running",
-        "span", "stuck", "using",
+        "entry", "error", "kind", "lease", "outbox", "outcome", "progress", "replaced", "row",
+        "running", "span", "stuck", "using",
     )  # fmt: skip
 
     def __init__(
@@ -54,6 +60,8 @@ class Execution:
         self.kind = kind
         self.outbox = outbox
         self.using = using
+        #: The handler's durable run, once it has used it.
+        self.entry: Entry | None = None
         self.outcome: Outcome | None = None
         self.error: BaseException | None = None
         self.running = True
@@ -70,6 +78,43 @@ class Execution:
         self.progress = progress
         self.outbox.reported(self)
 
+    # the owner of a durable run (gnl_django.runs.owners.Owner)
+
+    @property
+    def run_id(self) -> str:
+        """Name of the job's durable run."""
+        return run_of(self.row.id, self.row.run_id)
+
+    @property
+    def org(self) -> str:
+        """The job's organization, "" for none."""
+        return self.row.org
+
+    @property
+    def signal(self) -> Revocation:
+        """Tells when the claim is lost or to be given up."""
+        return self.lease.signal
+
+    @property
+    def right(self) -> Right:
+        """The claim: it gives the right to write into the run's journal (runs.md R4)."""
+        return Right("gnl_django_job", self.row.id, "claim_token", self.lease.token, "running")
+
+    @property
+    def holder(self) -> str:
+        """What the job is called in the lock of a run that stands alone."""
+        return f"job:{self.row.id}"
+
+    @property
+    def attempt(self) -> int:
+        """Number of the attempt."""
+        return self.row.attempt
+
+    @property
+    def scheduled_for(self) -> datetime | None:
+        """Slot of the trigger that gave the job."""
+        return self.row.scheduled_for
+
     @property
     def lost(self) -> bool:
         """Whether the lease was lost: then nothing more is written for this attempt (R27)."""
@@ -82,7 +127,7 @@ class Outbox:
     def __init__(self, wake: Callable[[], None]) -> None:
         self._items: deque[Execution] = deque()
         self._wake = wake
-        self._expected = 1
+        self._expected = maxsize
         self._full = Event()
         self._reports: dict[int, Execution] = {}
         self.report_at = 0.0
@@ -119,6 +164,7 @@ class Outbox:
         self._expected = expected
         if len(self._items) < expected:
             self._full.wait(seconds)
+        self._expected = maxsize  # nobody waits: `put` sets nothing
         return len(self._items)
 
     def take(self) -> list[Execution]:
@@ -142,12 +188,15 @@ def run(execution: Execution, around: Around) -> None:
     if span is not None:
         span.enter()
     value, error, judged = None, None, None
+    here = current.set(execution)
     try:
         with around(row):
             started(row)
             value = _call(execution)
     except BaseException as raised:  # noqa: BLE001 - SystemExit too is only a failure (R35)
         error, judged = _unwrapped(raised)
+    finally:
+        current.reset(here)
     if span is not None:
         span.leave()
     _judge_safely(execution, value, error, judged)
@@ -175,6 +224,8 @@ def _judge_safely(
     except BaseException as trouble:
         logger.exception("The end of job %d (%s) cannot be read", row.id, row.kind)
         execution.outcome = outcomes.unreadable(row, execution.lease, trouble)
+    if execution.entry is not None and execution.outcome is not None:
+        execution.outcome = execution.outcome._replace(run_id=execution.run_id)
 
 
 def _judge(
@@ -209,16 +260,18 @@ async def run_async(execution: Execution) -> None:
     if span is not None:
         span.enter()
     value, error, judged = None, None, None
+    current.set(execution)  # this task's own context
     try:
         execution.lease.signal.on_revoke(lambda: cancel_from_anywhere(task))
-        if job_started.has_listeners():  # they may ask the database
+        if heard(job_started):  # they may ask the database
             await sync_to_async(started)(execution.row)
         value = await execution.kind.handler(*_arguments(execution))
     except BaseException as raised:  # noqa: BLE001 - CancelledError, SystemExit too
         error, judged = _unwrapped(raised)
     if span is not None:
         span.leave()
-    await tidy_async(execution.row)
+    if untidy():
+        await tidy_async(execution.row)
     _judge_safely(execution, value, error, judged)
     failpoints.hit("handler.returned")
 
@@ -240,7 +293,7 @@ def _arguments(execution: Execution) -> tuple[Any, ...]:
     make = AsyncJobContext if kind.is_async else JobContext
     context = make(
         job_id=row.id,
-        run_id=row.run_id or f"job:{row.id}",
+        run_id=execution.run_id,
         kind=row.kind,
         org=row.org or None,
         queue=row.queue,
@@ -252,6 +305,7 @@ def _arguments(execution: Execution) -> tuple[Any, ...]:
         signal=execution.lease.signal,
         using=execution.using,
         report=execution.report,
+        owner=execution,
     )
     return payload, context
 

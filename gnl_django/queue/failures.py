@@ -12,12 +12,11 @@ from types import TracebackType
 
 import gnl_django
 from gnl_django.core.payloads import clean_text
+from gnl_django.core.raised import class_path, text_of
 from gnl_django.errors import InvalidPayload
 from gnl_django.queue.error_keys import error_key
 
-ERROR_MAX_BYTES = 8 * 1024
 TRACEBACK_MAX_BYTES = 32 * 1024
-CLASS_MAX = 255
 
 #: Code below these directories is not the project's.
 _FOREIGN = tuple(
@@ -45,15 +44,10 @@ def describe(kind: str, error: BaseException) -> Failure:
     error_class = class_path(error)
     return Failure(
         error_class=error_class,
-        error=clean_text(f"{type(error).__name__}: {_message(error)}", ERROR_MAX_BYTES),
+        error=text_of(error),
         error_key=error_key(kind, error_class, place_of(error)),
         traceback=_traceback(error),
     )
-
-
-def class_path(error: BaseException) -> str:
-    """Return the exception's class as a full dotted path."""
-    return clean_text(f"{type(error).__module__}.{type(error).__qualname__}", CLASS_MAX)
 
 
 def place_of(error: BaseException) -> str:
@@ -74,17 +68,10 @@ def place_of(error: BaseException) -> str:
     return place
 
 
-def _message(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception:  # noqa: BLE001 - a user's __str__ may raise anything
-        return "(its text cannot be read)"
-
-
 def _traceback(error: BaseException) -> str:
     try:
         text = "".join(TracebackException.from_exception(error).format())
-    except Exception:  # noqa: BLE001 - as above
+    except Exception:  # noqa: BLE001 - what it quotes may raise anything
         return ""
     if len(text) > TRACEBACK_MAX_BYTES // 4:
         # Both ends matter: where it came from, and where it broke.

@@ -8,7 +8,7 @@ from functools import partial
 
 from gnl_django.core.db import after_commit
 from gnl_django.queue.options import kinds
-from gnl_django.queue.telling import tell
+from gnl_django.queue.telling import heard, tell
 from gnl_django.signals import job_finished
 
 
@@ -26,7 +26,7 @@ def announce(
     Its kind is told too when it wants to be; `error` is what made the job dead, where it happened
     in this process.
     """
-    if job_finished.has_listeners():
+    if heard(job_finished):
         values = {"job_id": job_id, "kind": kind, "org": org or None, "state": state}
         told = partial(tell, job_finished, "job_finished", **values)
         after_commit(using, told)

@@ -1,6 +1,7 @@
 """A worker's numbers: room for handlers, and counters since it was made (queue.md 3.8, R18)."""
 
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -80,7 +81,8 @@ class Ledger:
         """Note that a handler has returned: its slot is free."""
         with self._changed:
             self._active -= 1
-            self._changed.notify_all()
+            if not self._active:  # all that anybody waits for (0.4 us a job)
+                self._changed.notify_all()
 
     def stuck(self) -> bool:
         """Count a handler as stuck; return whether a slot opens in its place.
@@ -107,11 +109,17 @@ class Ledger:
 
     def left(self, *counters: str) -> None:
         """Note that a job is settled, lost or given back, under each of `counters`."""
+        self.left_all([counters])
+
+    def left_all(self, jobs: Sequence[tuple[str, ...]]) -> None:
+        """Note the same of several jobs, each with its counters."""
         with self._changed:
-            self._open -= 1
-            for counter in counters:
-                self._counters[counter] += 1
-            self._changed.notify_all()
+            self._open -= len(jobs)
+            for counters in jobs:
+                for counter in counters:
+                    self._counters[counter] += 1
+            if not self._open:
+                self._changed.notify_all()
 
     def count(self, counter: str, times: int = 1) -> None:
         """Add to a counter."""

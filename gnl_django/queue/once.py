@@ -5,7 +5,8 @@ handler writes is the handler's affair.
 """
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -17,9 +18,30 @@ from gnl_django.core.revocation import Revocation
 from gnl_django.errors import UnknownKind
 from gnl_django.queue import options as opt
 from gnl_django.queue.context import AsyncJobContext, JobContext
+from gnl_django.runs.entry import Entry
+from gnl_django.runs.owners import current
 
 if TYPE_CHECKING:
     from gnl_django.queue.kinds import JobKind
+
+
+@dataclass
+class Trial:
+    """A handler without a job: its run is kept in memory and forgotten (R47)."""
+
+    run_id: str
+    org: str
+    using: str
+    signal: Revocation
+    attempt: int
+    scheduled_for: datetime | None
+    entry: Entry | None = None
+    right: None = None
+
+    @property
+    def holder(self) -> str:
+        """What it is called in the lock of a run that stands alone."""
+        return self.run_id
 
 
 def run_handler_once(
@@ -46,12 +68,15 @@ def run_handler_once(
     if validate:
         text = found.encode(payload, max_bytes=conf.settings().PAYLOAD_MAX_BYTES)
         payload = found.decode(text)
-    arguments = [payload]
-    if found.takes_context:
-        arguments.append(_context(found, context or {}))
-    if found.is_async:
-        return async_to_sync(found.handler)(*arguments)
-    return found.handler(*arguments)
+    handler = async_to_sync(found.handler) if found.is_async else found.handler
+    if not found.takes_context:
+        return handler(payload)
+    given = _context(found, context or {})
+    here = current.set(given.owner)
+    try:
+        return handler(payload, given)
+    finally:
+        current.reset(here)
 
 
 def _context(kind: "JobKind[Any]", given: Mapping[str, Any]) -> JobContext | AsyncJobContext:
@@ -75,4 +100,12 @@ def _context(kind: "JobKind[Any]", given: Mapping[str, Any]) -> JobContext | Asy
         "report": lambda text: None,
         **given,
     }
+    facts["owner"] = Trial(
+        run_id=facts["run_id"],
+        org=facts["org"] or "",
+        using=facts["using"],
+        signal=facts["signal"],
+        attempt=facts["attempt"],
+        scheduled_for=facts["scheduled_for"],
+    )
     return make(**facts)

@@ -14,6 +14,7 @@ from gnl_django.queue import failures
 from gnl_django.queue.error_keys import error_key
 from gnl_django.queue.kinds import JobKind
 from gnl_django.queue.store.base import ClaimedRow, Outcome
+from gnl_django.queue.store.base import canceled as canceled
 
 logger = logging.getLogger(__name__)
 
@@ -145,11 +146,6 @@ def unreadable(row: ClaimedRow, lease: Lease, trouble: BaseException) -> Outcome
         error=f"The handler's result or exception cannot be read: {name} was raised by it",
         error_key=error_key(row.kind, "gnl_django.errors.GnlError"),
     )
-
-
-def canceled(lease: Lease) -> Outcome:
-    """Return the outcome of an attempt that was asked to stop (R29)."""
-    return Outcome(lease.id, lease.token, "canceled", refund=True, recorded="canceled")
 
 
 def released(lease: Lease) -> Outcome:

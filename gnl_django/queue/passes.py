@@ -60,6 +60,7 @@ class Driver:
         self._queues = queues
         self._poll = poll
         self._upkeep_at = 0.0
+        self._put_off = False
         self._due_at: float | None = None
         #: Tokens of claims whose answer was lost: they may have been committed (R66).
         self._unknown: list[str] = []
@@ -92,19 +93,27 @@ class Driver:
             waits.append(self._poll)
         return min(waits, default=None)
 
-    def turn(self) -> Turn:
-        """Do one pass over the queues."""
+    def turn(self, *, idle: bool = False, called: bool = False) -> Turn:
+        """Do one pass over the queues.
+
+        idle: the pass before has found nothing and nobody has called since: only look whether there
+        is something to do. called: somebody says that there is a job to claim.
+        """
+        if idle and self._nothing_to_do():
+            return Turn(0, contended=False)
         self.release_unknown()
-        self._look_after()
+        self._look_after(called=called)
         outcomes = self._ended()
         claimed, contended = 0, False
+        # A slot that becomes free meanwhile is for the next pass: that begins with the first queue.
+        slots = self._ledger.free
         for queue in self._queues if self._rings.kinds() else ():
             if self._ledger.closed:
                 break
             paused = self._paused(queue, outcomes)
             if paused is None:
                 continue
-            room = self._ledger.reserve(CLAIM_MAX)
+            room = self._ledger.reserve(min(slots - claimed, CLAIM_MAX))
             if not room:
                 break
             count, crowded = self._claim(queue, room, outcomes, paused)
@@ -114,6 +123,25 @@ class Driver:
         if outcomes:
             self._settling.settled(self._store.settle(outcomes))
         return Turn(claimed, contended)
+
+    def _nothing_to_do(self) -> bool:
+        """Ask in one statement for what a pass does in four (idle at full back-off: 1.25 -> 0.6/s).
+
+        Some stores do not tell: their passes look before they lock anyway.
+        """
+        kinds = self._rings.kinds()
+        due = self._due_at is not None and monotonic() >= self._due_at
+        if self.open or self._unknown or due or self._ledger.closed or not kinds:
+            return False
+        look = self._store.look(self._queues, kinds)
+        if look.work:
+            self._upkeep_at = 0.0  # it may be something to promote or to reap
+            return False
+        self._upkeep_at = monotonic() + self._poll
+        self._note_due(look.due_in)
+        if self._pruning is not None:
+            self._pruning.step()
+        return True
 
     def release_unknown(self) -> None:
         """Give back what claims have taken whose answers were lost (R66)."""
@@ -202,17 +230,25 @@ class Driver:
             self._heartbeat.hold([execution.lease for execution in started])
         return started
 
-    def _look_after(self) -> None:
+    def _look_after(self, *, called: bool) -> None:
         """Promote and reap, at most once in `poll` seconds or when a job is known to be due.
 
-        A started worker also deletes old jobs, a batch at a time.
+        A started worker also deletes old jobs, a batch at a time. A job that it was called for
+        comes first: all this waits for the next pass then, but never for two.
         """
         now = monotonic()
-        if now < self._upkeep_at and (self._due_at is None or now < self._due_at):
+        due = self._due_at is not None and now >= self._due_at
+        if now < self._upkeep_at and not due:
             return
+        if called and not due and not self._put_off:
+            self._put_off = True
+            return
+        self._put_off = False
         self._upkeep_at = now + self._poll
-        ahead = self._store.promote()
-        self._due_at = None if ahead is None else monotonic() + ahead
+        self._note_due(self._store.promote())
         self._settling.reaped(self._store.reap())
         if self._pruning is not None:
             self._pruning.step()
+
+    def _note_due(self, ahead: float | None) -> None:
+        self._due_at = None if ahead is None else monotonic() + ahead

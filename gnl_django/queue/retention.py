@@ -1,8 +1,8 @@
 """How long finished jobs are kept, and their deletion in batches (queue.md R50).
 
 `prune` is called by `gnl_prune`; a worker's `Upkeep` does one batch at a time between its passes,
-so that claims go on. Every batch is a transaction of its own: a run that is broken off is simply
-begun again.
+so that claims go on. Every batch is a transaction of its own: one that is broken off is simply
+begun again. Behind the jobs go the durable runs, which may be theirs, and marks.
 """
 
 import logging
@@ -18,6 +18,7 @@ from gnl_django.core.loop import RECOVERING
 from gnl_django.queue.store import store_for
 from gnl_django.queue.store.base import Store
 from gnl_django.queue.store.pruning import Cutoffs, delete, look_at_dead, look_at_finished
+from gnl_django.runs.retention import batches as run_batches
 
 logger = logging.getLogger(__name__)
 
@@ -26,19 +27,25 @@ EVERY = 60.0
 
 
 def prune(*, using: str | None = None) -> dict[str, int]:
-    """Delete all finished jobs that were kept long enough; return how many of each state.
+    """Delete all that was kept long enough: finished jobs, ended durable runs, marks.
 
-    How long: GNL["KEEP_SUCCEEDED"], ["KEEP_CANCELED"], ["KEEP_DEAD"]. Their keys are free again.
-    A job that another transaction holds stays until the next run.
+    How long: GNL["KEEP_SUCCEEDED"], ["KEEP_CANCELED"], ["KEEP_DEAD"], ["KEEP_RUNS"],
+    ["KEEP_MARKS"]. The jobs' keys are free again. What another transaction holds stays until the
+    next time. Returns how many of each: `succeeded`, `canceled`, `dead`, `runs`, `marks`.
     """
     total: Counter[str] = Counter()
     for deleted in batches(store_for(using or conf.settings().DATABASE)):
         total.update(deleted)
-    return {state: total[state] for state in ("succeeded", "canceled", "dead")}
+    return {part: total[part] for part in ("succeeded", "canceled", "dead", "runs", "marks")}
 
 
 def batches(store: Store) -> Iterator[dict[str, int]]:
-    """Delete batch by batch, each when asked for; yield how many of each state it held."""
+    """Delete batch by batch, each when asked for; yield how many of each sort it held."""
+    yield from _jobs(store)
+    yield from run_batches(store.using)
+
+
+def _jobs(store: Store) -> Iterator[dict[str, int]]:
     cutoffs = _cutoffs(store.using)
     if cutoffs.succeeded is not None or cutoffs.canceled is not None:
         place: Any = 0

@@ -7,6 +7,7 @@ have been written by a COMMIT whose answer was lost: the row is asked (R66).
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 
 from gnl_django.core.heartbeat import Heartbeat
 from gnl_django.queue.execution import Execution
@@ -65,13 +66,13 @@ class Settling:
     def started(self, executions: Sequence[Execution]) -> None:
         """Note executions that this driver will have to settle."""
         self.open += len(executions)
-        self._roster.update({_key(execution): execution for execution in executions})
+        self._roster.update({execution.lease.key: execution for execution in executions})
 
     def outcomes(self, ended: Sequence[Execution], most: int) -> list[Outcome]:
         """Take what has ended; return up to `most` outcomes to be written, lost ones left out."""
-        self._pending.update({_key(execution): execution for execution in ended})
+        self._pending.update({execution.lease.key: execution for execution in ended})
         self._close((e, None) for e in list(self._pending.values()) if e.lost)
-        chosen = list(self._pending.values())[:most]
+        chosen = islice(self._pending.values(), most)
         return [execution.outcome for execution in chosen if execution.outcome is not None]
 
     def settled(self, answers: Sequence[Settled]) -> None:
@@ -80,17 +81,18 @@ class Settling:
 
     def _close(self, ends: Iterable[tuple[Execution, str | None]]) -> None:
         """Let executions leave with the states written; with None unless the row says otherwise."""
-        failed: list[Execution] = []
-        ended = list(ends)
-        unanswered = [e.outcome for e, state in ended if state is None and e.outcome is not None]
+        answered = list(ends)
+        if not answered:
+            return
+        unanswered = [e.outcome for e, state in answered if state is None and e.outcome is not None]
         written = self._recorded(unanswered) if unanswered else {}
+        ended = [(e, state or written.get(e.lease.key)) for e, state in answered]
         self._heartbeat.drop([execution.lease for execution, _ in ended])
-        for execution, answer in ended:
-            state = answer or written.get(_key(execution))
+        self._leave([(execution, counters_of(execution, state)) for execution, state in ended])
+        failed: list[Execution] = []
+        for execution, state in ended:
             if state is None:
-                self._lost(execution)
                 continue
-            self._leave(execution, *counters_of(execution, state))
             tell_of_end(execution, state, using=self._using)
             if state != "canceled" and _failed(execution):
                 _say_failed(execution, state)
@@ -101,8 +103,7 @@ class Settling:
     def abandon(self) -> None:
         """Give up what has ended and cannot be written; the leases run out."""
         self._heartbeat.drop([execution.lease for execution in self._pending.values()])
-        for execution in list(self._pending.values()):
-            self._lost(execution)
+        self._leave([(execution, ("lost",)) for execution in list(self._pending.values())])
 
     def reaped(self, jobs: Sequence[Reaped]) -> None:
         """Count and announce what reap took back."""
@@ -111,17 +112,20 @@ class Settling:
             if job.state in FINAL:
                 announce(job.id, job.kind, job.org, job.state, using=self._using)
 
-    def _leave(self, execution: Execution, *counters: str) -> None:
-        key = _key(execution)
-        self._pending.pop(key, None)
-        self.open -= 1
-        if self._roster.pop(key, None) is not None:  # else the worker's stop has given it back
-            self._ledger.left(*counters)
-
-    def _lost(self, execution: Execution) -> None:
-        if _key(execution) in self._roster:
-            say_lost(execution)
-        self._leave(execution, "lost")
+    def _leave(self, executions: Sequence[tuple[Execution, tuple[str, ...]]]) -> None:
+        """Forget executions and count each."""
+        left = []
+        for execution, counters in executions:
+            key = execution.lease.key
+            self._pending.pop(key, None)
+            self.open -= 1
+            if self._roster.pop(key, None) is None:
+                continue  # the worker's stop has given it back, and counted it
+            left.append(counters)
+            if counters == ("lost",):
+                say_lost(execution)
+        if left:
+            self._ledger.left_all(left)
 
     def _report(self, on_error: OnError, failed: Sequence[Execution]) -> None:
         found = summaries([execution.row.id for execution in failed], using=self._using)
@@ -132,10 +136,6 @@ class Settling:
                 on_error(execution.error, found.get(execution.row.id))
             except BaseException:  # SystemExit too: the control thread goes on (R12)
                 logger.exception("on_error failed for job %d", execution.row.id)
-
-
-def _key(execution: Execution) -> tuple[int, str]:
-    return execution.row.id, execution.lease.token
 
 
 def say_lost(execution: Execution) -> None:

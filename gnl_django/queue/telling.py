@@ -18,6 +18,11 @@ from gnl_django.signals import job_enqueued, job_started
 logger = logging.getLogger(__name__)
 
 
+def heard(signal: Signal) -> bool:
+    """Return whether somebody listens; where nobody ever has, without taking the signal's lock."""
+    return bool(signal.receivers) and signal.has_listeners()
+
+
 def tell(signal: Signal, name: str, **values: object) -> None:
     """Send `signal`, called `name`, now."""
     try:
@@ -32,7 +37,7 @@ def tell(signal: Signal, name: str, **values: object) -> None:
 
 def enqueued(store: Store, rows: Sequence[NewRow], ids: Iterable[int]) -> None:
     """Tell of the new jobs among `ids` after the commit; one that its key has found is not new."""
-    if not job_enqueued.has_listeners():
+    if not heard(job_enqueued):
         return
     new = {job_id: row for job_id, row in zip(ids, rows, strict=True) if job_id not in store.found}
     told: list[dict[str, object]] = [
@@ -49,7 +54,7 @@ def _tell_enqueued(told: Iterable[dict[str, object]]) -> None:
 
 def started(row: ClaimedRow) -> None:
     """Tell that the handler of a claimed job is about to run, in its thread."""
-    if job_started.has_listeners():
+    if heard(job_started):
         tell(
             job_started,
             "job_started",

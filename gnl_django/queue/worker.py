@@ -10,14 +10,14 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
-from functools import partial
 
-from django.db import connections, transaction
+from django.db import connections
 
 from gnl_django import conf
 from gnl_django.core import clock, wakeup
 from gnl_django.core.aio import LoopThread
 from gnl_django.core.backoff import Growing
+from gnl_django.core.db import transparent_block
 from gnl_django.core.heartbeat import Heartbeat
 from gnl_django.core.listener import CONTROL, Listener
 from gnl_django.core.loop import PollLoop
@@ -101,7 +101,7 @@ class Worker:
         )
         self._pauses = pauses.PauseMap(options.using)
         self._pool: Pool[Execution] = Pool(options.concurrency, self._run, name="gnl-slot")
-        self._aio = LoopThread("gnl-async")
+        self._aio: LoopThread[Execution] = LoopThread(self._run_async, name="gnl-async")
         self._stuck = StuckWatch(self._ledger, self._pool, ttl=options.ttl)
         self._report = Report(options, self._ledger, self._roster)
         self._presence = self._report.presence(self.drain, self.resume, self._keep_pauses)
@@ -224,7 +224,7 @@ class Worker:
         called, self._called = self._called, False
         if called:
             self._idle.reset()
-        turn = self._driver.turn()
+        turn = self._driver.turn(idle=self._at_rest and not called, called=called)
         self._ledger.ticked(clock.wall())
         self._at_rest = not turn.claimed and not turn.contended
         if turn.claimed:
@@ -285,7 +285,7 @@ class Worker:
 
     def _hand_over(self, started: list[Execution]) -> None:
         self._pool.submit([e for e in started if not e.kind.is_async])
-        self._aio.submit([partial(self._run_async, e) for e in started if e.kind.is_async])
+        self._aio.submit([e for e in started if e.kind.is_async])
 
     def _run(self, execution: Execution) -> None:
         self._time_limit(execution)
@@ -305,13 +305,15 @@ class Worker:
 
     def _run_inline(self, started: list[Execution]) -> None:
         for execution in started:
-            executions.run(execution, lambda _: transaction.atomic(using=self.options.using))
+            executions.run(execution, lambda _: transparent_block(self.options.using))
             self._stuck.ended(execution)
             execution.outbox.put(execution)
 
     def _time_limit(self, execution: Execution) -> None:
         hold = execution.kind.hold_of(execution.row)
-        self._heartbeat.time_limit(execution.lease, self.options.max_hold if hold is None else hold)
+        longest = self.options.max_hold if hold is None else hold
+        if longest is not None:
+            self._heartbeat.time_limit(execution.lease, longest)
 
     def _make_driver(
         self,

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from testproject.library.sources import Source
 
 LOOK_EVERY = 0.5  # seconds
+ASK_EVERY = 0.1  # seconds
 WEB_TIMEOUT = 30.0  # seconds for the web server to answer
 STILL_TIMEOUT = 120.0  # four leases: longer than any recovery of a healthy queue
 BROKEN, BAD_OPTION, INTERRUPTED = 1, 2, 130
@@ -40,6 +41,8 @@ class Demo:
         self.options = options
         self.console = console
         self.stopped = threading.Event()
+        #: What the agent said of the documents, as one line of the summary.
+        self.answer = ""
 
     def run(self) -> int:
         """Do all of it and return the exit code."""
@@ -128,14 +131,33 @@ class Demo:
             if counts != before:
                 moved = monotonic()
             if not counts.waiting:
+                if not empty:
+                    self.answer = self.ask(children, run)
                 if self.options.once:
                     return True
                 if not empty:
-                    summary.show(self.console, summary.collect(run, paths))
+                    summary.show(self.console, summary.collect(run, paths), self.answer)
                 empty = True
             elif self.options.once and monotonic() - moved > STILL_TIMEOUT:
                 raise Broken(f"no job has moved for {STILL_TIMEOUT:.0f} s: {counts.states}")
         return empty
+
+    def ask(self, children: Children, run: "Run") -> str:
+        """Put the question about what was indexed to the agent; return its answer as a line."""
+        from testproject.demo import question
+
+        job_id, deadline = question.put(run), monotonic() + STILL_TIMEOUT
+        while not self.stopped.wait(ASK_EVERY):
+            check(children)
+            try:
+                line = question.answer(job_id)
+            except question.NoAnswer as error:
+                raise Broken(str(error)) from None
+            if line:
+                return line
+            if monotonic() > deadline:
+                raise Broken(f"nobody has answered the question for {STILL_TIMEOUT:.0f} s")
+        return ""
 
     def finish(self, children: Children, run: "Run", paths: list[str], empty: bool) -> int:
         """End the children, and with ONCE=1 print the summary; return the exit code."""
@@ -150,7 +172,7 @@ class Demo:
         if not self.options.once:
             return 0
         result = summary.collect(run, paths)
-        summary.show(self.console, result)
+        summary.show(self.console, result, self.answer)
         if not empty:
             return INTERRUPTED
         if result.lost:

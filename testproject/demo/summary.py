@@ -135,8 +135,8 @@ def _org(jobs: QuerySet[Job], org: str, size: int, start: datetime | None) -> Or
     )
 
 
-def show(console: Console, summary: Summary) -> None:
-    """Print the summary as tables."""
+def show(console: Console, summary: Summary, answer: str = "") -> None:
+    """Print the summary as tables, and below them the line about the agent's answer."""
     totals = Table(title="Summary", title_justify="left", show_header=False)
     totals.add_row("jobs", str(summary.jobs))
     for state, number in sorted(summary.counts.states.items()):
@@ -166,6 +166,8 @@ def show(console: Console, summary: Summary) -> None:
             escape(times.org), str(times.jobs), _seconds(times.tenth), _seconds(times.last)
         )
     console.print(orgs)
+    if answer:
+        console.print(answer, highlight=False, markup=False, soft_wrap=True)
 
 
 def _seconds(value: float | None) -> str:

@@ -1,20 +1,24 @@
-"""The demo's handler: reads one source file and stores what it found; run by a worker.
+"""The demo's handlers, run by a worker: one reads a source file and stores what it found.
 
-Running it twice leaves the same row, so an attempt that was cut off may simply be repeated.
+Running that twice leaves the same row, so an attempt that was cut off may simply be repeated. The
+other one answers questions about all rows, and resumes where an attempt was cut off.
 """
 
 import ast
 import hashlib
 from importlib.util import decode_source
 from pathlib import Path
+from typing import Any
 
 from django.db import connections, router
 from pydantic import BaseModel
 
-from gnl_django import job
+from gnl_django import JobContext, job, run_agent
+from testproject.library import agent
 from testproject.library.models import Document
 
 KIND = "library.reindex"
+ASK_KIND = "library.ask"
 COLUMNS = ["package", "lines", "functions", "classes", "imports", "sha256"]
 
 
@@ -80,3 +84,16 @@ def store(document: Document) -> None:
         unique_fields=["path"] if targets else None,
         update_fields=COLUMNS,
     )
+
+
+class Question(BaseModel):
+    """What somebody wants to know about the documents."""
+
+    text: str = agent.QUESTION
+
+
+@job(ASK_KIND, max_attempts=3, retry_delay=1)
+def ask(payload: Question, ctx: JobContext) -> dict[str, Any]:
+    """Let the agent answer; return its words and how often its model was asked."""
+    answer = run_agent(ctx.run_id, agent.model, agent.TOOLS, payload.text)
+    return {"text": answer["text"], "turns": answer["turns"]}

@@ -15,6 +15,7 @@ from django.db import connections, transaction
 from pydantic import BaseModel
 
 from gnl_django import JobContext, PermanentFailure, cancel_job, job
+from tests.chaos.durable import agent, durable  # noqa: F401 - their kinds belong to the app
 from tests.chaos.telling import effects
 
 LONG = 60.0

@@ -20,17 +20,15 @@ from gnl_django.queue.store.rowwise_settle import RowwiseSettling, marks
 
 def complete_without_token() -> None:
     """Let a settle write whatever stands in the row (for the rest of this process)."""
-    text = sql.SETTLE_SUCCESSES
-    for part in (
-        " AND j.claim_token = h.token",
-        " AND job.claim_token = h.token",
-        "\n    AND job.state || '' = 'running'",
-    ):
-        assert part in text, part
-        text = text.replace(part, "")
-    before = "WHERE j.state || '' = 'running' FOR NO KEY"
-    assert before in text
-    sql.SETTLE_SUCCESSES = text.replace(before, "FOR NO KEY")
+    for name in ("SETTLE_PLAIN", "SETTLE_RESULTS"):
+        text = getattr(sql, name)
+        for part in (
+            " AND j.claim_token = h.token AND j.state || '' = 'running'",
+            " AND {}state || '' = 'running'".format("" if name == "SETTLE_PLAIN" else "job."),
+        ):
+            assert part in text, part
+            text = text.replace(part, "")
+        setattr(sql, name, text)
 
     def mine(self: Any, pairs: Sequence[tuple[int, str]]) -> dict[tuple[int, str], bool]:
         return dict.fromkeys(pairs, False)

@@ -17,7 +17,8 @@ from gnl_django.core.registry import autodiscover
 from gnl_django.models import Job
 from gnl_django.queue.store import store_for
 from gnl_django.queue.store.base import ClaimRequest
-from tests.chaos import plants, telling
+from gnl_django.runs import standing
+from tests.chaos import durable, plants, telling
 from tests.history import ClientLog, database_clock
 
 
@@ -34,6 +35,14 @@ def worker(options: dict[str, Any]) -> None:
     telling.worker_starts()
     plants.plant_from_environment()
     call_command("gnl_worker", **options)
+
+
+def stand(run_id: str, plan: dict[str, Any], lock_ttl: float) -> None:
+    """Enter a durable run that stands alone, under a lock of `lock_ttl` seconds."""
+    standing.LOCK_TTL = lock_ttl
+    telling.begin()
+    failpoints.arm_from_environment()
+    durable.stand(run_id, durable.Plan(**plan))
 
 
 def produce(log: str, calls: list[dict[str, Any]]) -> None:

@@ -12,6 +12,7 @@ from gnl_django.core import failpoints
 from gnl_django.models import Attempt, Job
 from tests.chaos.conftest import TTL, Give, Run
 from tests.chaos.run import claim_and_vanish, mark
+from tests.chaos.runs.test_kills import POINTS as RUN_POINTS
 from tests.checkers import check_all
 from tests.history import Recorder
 from tests.support import vendor, wait_until
@@ -52,7 +53,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.mark.row("reliability", "3")
 def test_every_fail_point_of_the_code_is_killed_at() -> None:
-    assert {*WORKER_POINTS, *CLIENT_POINTS, *OTHERS} == failpoints.POINTS
+    assert {*WORKER_POINTS, *CLIENT_POINTS, *OTHERS, *RUN_POINTS} == failpoints.POINTS
 
 
 def assert_holds(recorder: Recorder, **known: Any) -> None:

@@ -5,7 +5,6 @@ complete is in test_zombies.py, where a process is frozen for it.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import timedelta
 from threading import Event
 from typing import Any
@@ -123,7 +122,7 @@ def test_a_release_that_costs_an_attempt(
     give_job("long", "wait")
     if planted:
         sound = outcomes.released
-        monkeypatch.setattr(outcomes, "released", lambda lease: replace(sound(lease), refund=False))
+        monkeypatch.setattr(outcomes, "released", lambda lease: sound(lease)._replace(refund=False))
     telling.worker_starts()
     worker = Worker(ttl=5, poll=0.02)
     worker.start()

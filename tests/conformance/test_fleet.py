@@ -135,7 +135,7 @@ def test_the_row_shows_what_runs_and_the_last_error_of_the_loop(
 def patched_passes(monkeypatch: pytest.MonkeyPatch, worker: Worker) -> Callable[[], None]:
     """Let the worker's passes fail; return what ends it."""
 
-    def turn() -> None:
+    def turn(**_: bool) -> None:
         raise RuntimeError("broken\nin two lines")
 
     monkeypatch.setattr(worker._driver, "turn", turn)

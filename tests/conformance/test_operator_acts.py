@@ -98,7 +98,7 @@ def test_a_dead_job_is_put_away_and_kept_from_then_on(
     assert job.error == "ValueError: no"
     assert finished == [{"job_id": job_id, "kind": "t.fails", "org": None, "state": "canceled"}]
     assert now("default") - job.finished_at < timedelta(minutes=1)
-    assert retention.prune() == {"succeeded": 0, "canceled": 0, "dead": 0}
+    assert not any(retention.prune().values())
     assert retry_job(job_id) == job_id
 
 

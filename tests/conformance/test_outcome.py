@@ -5,6 +5,7 @@ import logging
 import math
 import os
 import re
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, NoReturn
 
@@ -502,15 +503,22 @@ def test_the_projects_max_attempts_are_those_of_a_kind_without_any(
 
 
 @pytest.mark.row("queue", "C112")
-@pytest.mark.parametrize("error", [StepInFlight, RunBusy])
-@pytest.mark.parametrize(("retry_in", "waits"), [(7.5, 7.5), (0.2, 1), (0, 1), (None, 1)])
+@pytest.mark.parametrize(
+    "error",
+    [
+        lambda retry_in: StepInFlight("pay", 1.0, 60, retry_in),
+        lambda retry_in: RunBusy("import-7", retry_in=retry_in),
+    ],
+    ids=["StepInFlight", "RunBusy"],
+)
+@pytest.mark.parametrize(("retry_in", "waits"), [(7.5, 7.5), (0.2, 1), (0, 1)])
 def test_a_deferral_is_no_failure_and_costs_no_attempt(
     declare: Declare,
     make_worker: MakeWorker,
     frozen: clock.Override,
     told: Told,
-    error: Any,
-    retry_in: float | None,
+    error: Callable[[float], Exception],
+    retry_in: float,
     waits: float,
 ) -> None:
     attempts = []
@@ -518,7 +526,7 @@ def test_a_deferral_is_no_failure_and_costs_no_attempt(
     def handle(payload: Any, ctx: JobContext) -> str:
         attempts.append(ctx.attempt)
         if len(attempts) < 3:
-            raise error("later") if retry_in is None else error("later", retry_in=retry_in)
+            raise error(retry_in)
         return "done"
 
     job_id = declare("t.defers", handle, max_attempts=1).enqueue()

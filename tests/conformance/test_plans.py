@@ -35,6 +35,8 @@ SPREADS = {
 }
 TABLE = "gnl_django_job"
 PRIMARY = {"postgresql": "gnl_django_job_pkey", "mysql": "PRIMARY", "sqlite": "PRIMARY KEY"}
+#: Rows that the same statement has found before, and locked.
+BY_PLACE = "Tid Scan"
 Statement = tuple[str, Any]
 
 pytestmark = pytest.mark.row("queue", "C52", "C53")
@@ -165,7 +167,7 @@ def check_postgres(
             if may_sort and not switches:
                 assert used <= {*allowed, "Bitmap Heap Scan"}, shown
                 continue
-            assert used <= allowed | {PRIMARY["postgresql"]}, shown
+            assert used <= allowed | {PRIMARY["postgresql"], BY_PLACE}, shown
             assert not sorts_of_a_lane(plan), shown
             assert sum(map(rows_read, found)) <= most, shown
 
@@ -283,6 +285,19 @@ def test_a_claim_of_an_empty_queue_reads_nothing(explained: None, n: int) -> Non
         most=0,
         temporary=1,
     )
+
+
+@pytest.mark.postgres("passes of the others look before they lock anyway")
+@pytest.mark.parametrize("queues", [("empty",), ("default", "empty")])
+def test_an_idle_look_reads_one_entry_of_each_index(
+    explained: None, queues: tuple[str, ...]
+) -> None:
+    found = check(
+        lambda: s.store().look(queues, (s.KIND,)),
+        *("gnl_job_ready", "gnl_job_due", "gnl_job_lease"),
+        most=2,
+    )
+    assert len(found) == 1
 
 
 def test_a_promote_with_nothing_due_looks_at_run_at_in_the_index(explained: None) -> None:

@@ -25,6 +25,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 DAY = timedelta(days=1)
 HOUR = timedelta(hours=1)
+NOTHING = dict.fromkeys(("succeeded", "canceled", "dead", "runs", "marks"), 0)
 Kind = JobKind[Any]
 Finished = Callable[..., list[int]]
 
@@ -59,7 +60,7 @@ def test_a_job_is_kept_until_its_time_is_over(made: Finished, state: str, days: 
     (old,) = made(state, days * DAY)
     (young,) = made(state, (min(days, 90) * DAY) - HOUR)
     counts = retention.prune()
-    assert counts == {**dict.fromkeys(("succeeded", "canceled", "dead"), 0), state: 1}
+    assert counts == {**NOTHING, state: 1}
     assert remaining() == [young]
     assert old != young
 
@@ -90,7 +91,7 @@ def test_none_keeps_for_ever_and_each_state_has_its_own_time(
     settings.GNL = {"KEEP_SUCCEEDED": 60, "KEEP_CANCELED": 60.5, "KEEP_DEAD": HOUR, setting: None}
     kept = [made(name, 3_000 * DAY)[0] for name in ("succeeded", "canceled", "dead")]
     gone = retention.prune()
-    assert gone == {"succeeded": 1, "canceled": 1, "dead": 1, state: 0}
+    assert gone == {**NOTHING, "succeeded": 1, "canceled": 1, "dead": 1, state: 0}
     assert list(Job.objects.values_list("state", flat=True)) == [state]
     assert len(kept) == 3
 
@@ -178,7 +179,7 @@ def test_a_job_that_somebody_holds_stays_until_the_next_run(made: Finished) -> N
     first, second = made("succeeded", 91 * DAY, count=2)
     with row_held(held), row_held(first):
         counts = retention.prune()
-    assert counts == {"succeeded": 1, "canceled": 0, "dead": 1}
+    assert counts == {**NOTHING, "succeeded": 1, "dead": 1}
     assert remaining() == [held, first]
     retention.prune()
     assert remaining() == []
@@ -298,7 +299,7 @@ def test_the_command_says_and_records_how_many_it_deleted(
     out = StringIO()
     with caplog.at_level(logging.INFO, "gnl_django.audit"):
         call_command("gnl_prune", stdout=out)
-    assert out.getvalue() == "Deleted jobs: 3 succeeded, 0 canceled, 2 dead\n"
+    assert out.getvalue() == "Deleted: 3 succeeded, 0 canceled, 2 dead, 0 runs, 0 marks\n"
     assert "3 succeeded, 0 canceled, 2 dead" in caplog.text
 
 

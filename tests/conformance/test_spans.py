@@ -181,7 +181,7 @@ def _cancel(job_id: int) -> None:
 
 
 def _defer(job_id: int) -> None:
-    raise StepInFlight("elsewhere")
+    raise StepInFlight("pay", 1.0, 60, 59.0)
 
 
 @pytest.mark.parametrize(

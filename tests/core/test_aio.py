@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -13,20 +14,20 @@ DEADLINE = 10
 
 
 @pytest.fixture
-def loop() -> Iterator[LoopThread]:
+def loop() -> Iterator[Any]:
     """A loop thread, closed at the end of the test."""
-    made = LoopThread("test-loop")
+    made: Any = LoopThread(lambda make: make(), name="test-loop")
     yield made
     made.close()
     wait_until(lambda: "test-loop" not in {thread.name for thread in threading.enumerate()})
 
 
-def test_nothing_is_started_for_an_empty_batch(loop: LoopThread) -> None:
+def test_nothing_is_started_for_an_empty_batch(loop: Any) -> None:
     loop.submit([])
     assert "test-loop" not in {thread.name for thread in threading.enumerate()}
 
 
-def test_a_batch_starts_in_order_on_one_thread(loop: LoopThread) -> None:
+def test_a_batch_starts_in_order_on_one_thread(loop: Any) -> None:
     seen: list[tuple[int, str]] = []
     done = threading.Event()
 
@@ -38,12 +39,12 @@ def test_a_batch_starts_in_order_on_one_thread(loop: LoopThread) -> None:
 
         return work
 
-    loop.submit([make(number) for number in range(5)])  # type: ignore[misc]
+    loop.submit([make(number) for number in range(5)])
     assert done.wait(DEADLINE)
     assert seen == [(number, "test-loop") for number in range(5)]
 
 
-def test_closing_waits_for_what_runs_and_a_later_batch_starts_anew(loop: LoopThread) -> None:
+def test_closing_waits_for_what_runs_and_a_later_batch_starts_anew(loop: Any) -> None:
     inside, go_on, again = threading.Event(), threading.Event(), threading.Event()
 
     async def work() -> None:
@@ -86,7 +87,7 @@ def test_a_coroutine_may_close_its_own_loop(loop: LoopThread) -> None:
 
 
 def test_a_task_is_canceled_from_another_thread_and_a_closed_loop_is_no_matter(
-    loop: LoopThread,
+    loop: Any,
 ) -> None:
     tasks: list[asyncio.Task[None]] = []
     canceled = threading.Event()

@@ -15,7 +15,7 @@ from tests.conformance.conftest import Declare
 
 
 def row_of(attempt: int = 1, max_attempts: int = 5) -> ClaimedRow:
-    values: dict[str, Any] = dict.fromkeys(ClaimedRow.__slots__)
+    values: dict[str, Any] = dict.fromkeys(ClaimedRow._fields)
     return ClaimedRow(
         **{
             **values,
@@ -167,7 +167,8 @@ def test_an_invalid_payload_of_the_handlers_own_making_is_an_ordinary_failure(fa
 
 
 @pytest.mark.parametrize(
-    "error", [ValueError("no"), PermanentFailure("no"), StepInFlight("x"), SystemExit()]
+    "error",
+    [ValueError("no"), PermanentFailure("no"), StepInFlight("x", 1.0, 60, 59.0), SystemExit()],
 )
 def test_whatever_ends_a_canceled_attempt_it_is_canceled_at_no_cost(
     fail: Any, error: BaseException
@@ -187,7 +188,7 @@ def test_a_timeout_is_recorded_as_such_and_costs_the_attempt(fail: Any) -> None:
 @pytest.mark.parametrize(
     ("error", "delay"),
     [
-        (StepInFlight("x"), 1.0),
+        (StepInFlight("x", 1.0, 60, 0.5), 1.0),
         (RunBusy("x", retry_in=7.5), 7.5),
         (RunBusy("x", retry_in=0.2), 1.0),
         (RunBusy("x", retry_in=-3), 1.0),
@@ -206,7 +207,7 @@ def test_a_deferral_waits_at_least_a_second_and_costs_nothing(
 
 
 def test_a_deferral_after_a_timeout_is_a_timeout(fail: Any) -> None:
-    found = fail(StepInFlight("x"), why="timeout")
+    found = fail(StepInFlight("x", 1.0, 60, 59.0), why="timeout")
     assert (found.recorded, found.refund) == ("timeout", False)
 
 

@@ -259,3 +259,45 @@ def test_at_most_100_outcomes_are_written_in_one_pass(transactional_db: None) ->
     assert bench.ledger.snapshot().completed == 100
     bench.driver.turn()
     assert bench.ledger.snapshot().completed == 150
+
+
+@pytest.mark.postgres("passes of the others look before they lock anyway")
+@pytest.mark.row("queue", "C43")
+def test_a_pass_of_an_idle_worker_is_one_read_until_there_is_something(bench: Bench) -> None:
+    bench.driver.turn()
+    with s.statements() as seen:
+        assert bench.driver.turn(idle=True) == Turn(0, contended=False)
+    assert len(seen) == 1
+    enqueue(s.KIND, delay=3_600)
+    s.add(["a"], queue="elsewhere")
+    with s.statements() as seen:
+        assert bench.driver.turn(idle=True).claimed == 0
+    assert len(seen) == 1
+    assert 3_500 < (bench.driver.until_due() or 0) <= 3_600
+
+
+@pytest.mark.postgres("passes of the others look before they lock anyway")
+@pytest.mark.parametrize("what", ["ready", "due", "expired", "settled late"])
+def test_an_idle_look_misses_nothing(bench: Bench, what: str) -> None:
+    bench.driver.turn()
+    s.add(["a"])
+    if what == "due":
+        Job.objects.update(state="scheduled", run_at=now("default"))
+    elif what == "expired":
+        assert s.rings().claim(s.store(), "default", 1).claimed.rows
+        Job.objects.update(lease_expires_at=now("default"))
+    assert bench.driver.turn(idle=True).claimed == 1
+    bench.run_all()
+    if what == "settled late":  # the outcome is no row that a look could see
+        assert bench.driver.turn(idle=True).claimed == 0
+        assert list(Job.objects.values_list("state", flat=True)) == ["succeeded"]
+
+
+def test_a_pass_that_was_called_claims_first_and_puts_the_rest_off_once(bench: Bench) -> None:
+    s.add(["a"])
+    Job.objects.update(state="scheduled", run_at=now("default"))
+    (second,) = s.add(["a"])
+    assert bench.driver.turn(called=True).claimed == 1
+    assert [execution.row.id for execution in bench.handed] == [second]
+    s.add(["a"])
+    assert bench.driver.turn(called=True).claimed == 2

@@ -1,7 +1,6 @@
 """The span of one attempt: its attributes, and which end gives which status."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -92,7 +91,7 @@ def test_an_end_that_is_nobodys_fault_leaves_the_status_unset(
     execution = traced(declare, bad)
     assert execution.outcome is not None
     if state == "dead":
-        execution.outcome = replace(execution.outcome, recorded="invalid")
+        execution.outcome = execution.outcome._replace(recorded="invalid")
     end_span(execution, state)
     (span,) = spans.get_finished_spans()
     assert span.status.status_code is StatusCode.UNSET

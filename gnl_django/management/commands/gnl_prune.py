@@ -1,4 +1,4 @@
-"""`manage.py gnl_prune`: deletes finished jobs that were kept long enough."""
+"""`manage.py gnl_prune`: deletes finished jobs and ended runs that were kept long enough."""
 
 from argparse import ArgumentParser
 from typing import Any
@@ -14,7 +14,7 @@ from gnl_django.queue import retention
 class Command(BaseCommand):
     """Arguments only; `queue.retention` does the work (queue.md 3.9, R50)."""
 
-    help = "Delete succeeded, canceled and dead jobs that were kept as long as GNL['KEEP_..'] says."
+    help = "Delete finished jobs, ended durable runs and marks that are older than GNL['KEEP_..']."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Declare the options."""
@@ -27,4 +27,4 @@ class Command(BaseCommand):
         counts = retention.prune(using=ready.database(options["database"]))
         text = ", ".join(f"{count} {state}" for state, count in counts.items())
         audit.note("prune", outcome=text)
-        self.stdout.write(f"Deleted jobs: {text}")
+        self.stdout.write(f"Deleted: {text}")

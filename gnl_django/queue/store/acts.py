@@ -5,7 +5,9 @@ Called by `queue.operator`; the WHERE names the from-state, so a second call cha
 """
 
 from gnl_django.core.db import own_transaction, retrying
-from gnl_django.queue.store.base import Canceled, Store
+from gnl_django.queue.store.base import Canceled, Store, run_of
+from gnl_django.runs.journal import journal_for
+from gnl_django.runs.journal.owned import follow
 
 RUN_NOW = (
     "UPDATE gnl_django_job SET state='ready', run_at={now} WHERE id = %s AND state = 'scheduled'"
@@ -35,9 +37,11 @@ def discard(store: Store, job_id: int, reason: str) -> Canceled | None:
         with own_transaction(connection):
             if not _changed(store, DISCARD, [reason, job_id]):
                 return None
-            text = "SELECT kind, org, state FROM gnl_django_job WHERE id = %s"
+            text = "SELECT kind, org, state, run_id FROM gnl_django_job WHERE id = %s"
             with store.execute(text, [job_id]) as cursor:
-                return Canceled(*cursor.fetchone())
+                *found, run_id = cursor.fetchone()
+            follow(journal_for(store.using), {run_of(job_id, run_id): "canceled"})
+            return Canceled(*found)
 
     return retrying(connection, once)
 

@@ -6,7 +6,7 @@ the same behaviour. Nothing above this package writes a state column. Callers: `
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -61,9 +61,11 @@ class ClaimRequest:
     max_attempts: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimedRow:
-    """A job as its claim returned it; texts are not parsed yet."""
+class ClaimedRow(NamedTuple):
+    """A job as its claim returned it; texts are not parsed yet.
+
+    A tuple, as all that is made for each job here: a frozen dataclass takes three times as long.
+    """
 
     id: int
     kind: str
@@ -78,13 +80,14 @@ class ClaimedRow:
     priority: int
 
 
+def run_of(job_id: int, run_id: str | None) -> str:
+    """Return the id of a job's durable run."""
+    return run_id or f"job:{job_id}"
+
+
 def claimed_row(row: Sequence[Any], scheduled_for: datetime | None) -> ClaimedRow:
     """Return the ClaimedRow of a row of CLAIM_COLUMNS, with its one time already converted."""
-    job_id, kind, org, queue, payload, meta, run_id, _, attempt, max_attempts, priority = row[:11]
-    return ClaimedRow(
-        job_id, kind, org, queue, payload, meta, run_id, scheduled_for, attempt, max_attempts,
-        priority,
-    )  # fmt: skip
+    return ClaimedRow._make((*row[:7], scheduled_for, *row[8:11]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +102,19 @@ class Claimed:
 NOTHING = Claimed([], 0, "")
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+def in_start_order(rows: Iterable[ClaimedRow], request: ClaimRequest) -> list[ClaimedRow]:
+    """Return claimed rows by rank in their lane, then by the lane's place in the ring (R15)."""
+    ranks: dict[str, int] = {}
+    placed = []
+    for row in sorted(rows, key=lambda row: (-row.priority, row.id)):
+        rank = ranks[row.org] = ranks.get(row.org, -1) + 1
+        wrapped = row.org < request.cursor or (row.org == request.cursor and not request.at_cursor)
+        placed.append((rank, wrapped, row.org, row))
+    placed.sort(key=lambda place: place[:3])
+    return [row for _, _, _, row in placed]
+
+
+class Outcome(NamedTuple):
     """How an attempt ended, as it is to be written (queue.md R33-R44).
 
     `state` is what the job becomes unless somebody asked to cancel it, `refund` gives the attempt
@@ -120,6 +134,8 @@ class Outcome:
     error: str = ""
     error_key: str | None = None
     traceback: str = ""
+    #: The durable run that the attempt has entered; it follows the job.
+    run_id: str = ""
 
     @property
     def point(self) -> str:
@@ -131,8 +147,12 @@ class Outcome:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
+def canceled(claim: Lease | Outcome) -> Outcome:
+    """Return the outcome of an attempt that was asked to stop (R29)."""
+    return Outcome(claim.id, claim.token, "canceled", refund=True, recorded="canceled")
+
+
+class Settled(NamedTuple):
     """What became of one outcome: the state written, or None when the claim is no longer ours.
 
     `locked`: another transaction holds the row; it is ours still, so try again.
@@ -142,6 +162,13 @@ class Settled:
     token: str
     state: str | None
     locked: bool = False
+
+
+class Look(NamedTuple):
+    """What an idle worker would have to do: `work` now, or `due_in` seconds (None: nothing)."""
+
+    work: bool
+    due_in: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +266,13 @@ class Store(ABC):
             return min(int(cursor.fetchone()[0]), stop_at)
 
     # the worker's pass
+
+    def look(self, queues: Sequence[str], kinds: Sequence[str]) -> Look:
+        """Tell whether there is anything to claim, promote or reap, at the price of a read.
+
+        A store whose promote, reap and claim begin with a read of their own says that there is.
+        """
+        return Look(work=True)
 
     @abstractmethod
     def first_lane(self, queue: str, kinds: Sequence[str]) -> str | None:

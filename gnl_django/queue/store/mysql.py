@@ -9,7 +9,7 @@ from typing import Any
 
 from gnl_django.core import failpoints
 from gnl_django.queue.store.base import CLAIM_COLUMNS, ClaimedRow, ClaimRequest, NewRow
-from gnl_django.queue.store.rowwise import RowwiseStore, in_start_order, quota
+from gnl_django.queue.store.rowwise import RowwiseStore, quota, taken_in_order
 from gnl_django.queue.store.rowwise_settle import marks
 
 _READY = (
@@ -152,9 +152,9 @@ class MySQLStore(RowwiseStore):
         )
         assert changed == len(ids), "rows we have locked were changed by somebody else"  # noqa: S101
         failpoints.hit("claim.updated")
-        return in_start_order(
+        return taken_in_order(
             ((*row[:8], row[8] + 1, request.max_attempts or row[9], row[10]) for row in picked),
-            ring,
+            request,
         )
 
 

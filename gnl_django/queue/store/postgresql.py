@@ -1,25 +1,24 @@
 """The queue on PostgreSQL: one statement an act, one pipeline a pass.
 
 The texts stand in `postgresql_sql`. A pass sends planner switches, settle and claim as one pipeline
-on the autocommit connection: its implicit transaction ends at the sync, without BEGIN and COMMIT
-(1.45 -> 0.88 ms at 10 jobs). Inside a caller's transaction, or with fail points armed, the same
-texts run one by one.
+(`core.pipeline`) on the autocommit connection: its implicit transaction ends at the sync, without
+BEGIN and COMMIT (1.45 -> 0.88 ms at 10 jobs). Inside a caller's transaction, or with fail points
+armed, the same texts run one by one.
 """
 
 import hashlib
-import logging
-import time
-from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from collections.abc import Sequence
+from datetime import UTC
+from operator import attrgetter
 from typing import Any
 
-import psycopg
 from django.db import OperationalError
 
-from gnl_django.core import clock, failpoints
+from gnl_django.core import clock, direct, failpoints, pipeline
 from gnl_django.core.db import alone, own_transaction, retrying, strict_isolation
 from gnl_django.core.heartbeat import Verdict
 from gnl_django.core.leases import Lease
+from gnl_django.core.pipeline import array, column
 from gnl_django.queue.store import postgresql_sql as sql
 from gnl_django.queue.store.base import (
     LEASE_EXPIRED,
@@ -29,49 +28,25 @@ from gnl_django.queue.store.base import (
     Canceled,
     Claimed,
     ClaimRequest,
+    Look,
     NewRow,
     Outcome,
     Points,
     Reaped,
     Settled,
     Store,
+    canceled,
     claimed_row,
+    in_start_order,
 )
-
-logger = logging.getLogger(__name__)
 
 INSERT_BATCH = 5_000
 KEY_TRIES = 5
 Statement = tuple[str, dict[str, Any]]
 
 
-def array(values: Iterable[object]) -> str:
-    """Return an array as PostgreSQL's text form; cheaper than the driver's lists (measured)."""
-    return "{" + ",".join(map(_element, values)) + "}"
-
-
-def column(values: Sequence[object]) -> str:
-    """Return `array(values)`; a column of one value, as most are, is written only once."""
-    first = values[0]
-    if values.count(first) == len(values):
-        return "{" + ",".join([_element(first)] * len(values)) + "}"
-    return array(values)
-
-
-def _element(value: object) -> str:
-    if value is None:
-        return "NULL"
-    if isinstance(value, str):
-        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
-    if isinstance(value, datetime):
-        return f'"{value.isoformat()}"'
-    return str(value)
-
-
 class PostgresStore(Store):
     """The store of a PostgreSQL alias."""
-
-    _prepared_works = True  # of the process: off behind a pooler that cannot keep plans (R51)
 
     # enqueue
 
@@ -137,33 +112,68 @@ class PostgresStore(Store):
         rows = self._batch([(sql.FIRST_LANE, {"queue": queue, "kinds": array(kinds)})])[0]
         return rows[0][0] if rows else None
 
+    def look(self, queues: Sequence[str], kinds: Sequence[str]) -> Look:
+        """One read; with fail points armed every pass is whole, so that it comes to them."""
+        if failpoints.armed():
+            return Look(work=True)
+        params = {"queues": array(queues), "kinds": array(kinds)}
+        ready, expired, due_in = self._batch([(sql.LOOK, params)])[0][0]
+        return Look(ready or expired or (due_in is not None and due_in <= 0), due_in)
+
     def claim(self, request: ClaimRequest) -> Claimed:
         """One statement."""
         return self.exchange([], request)[1]
 
     def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
-        """At most two statements: one for the successes, one for all else."""
-        return self._exchange(outcomes, None)[0]
+        """At most three statements: successes without and with a result, and all else."""
+        return self._exchange(outcomes, None)[0] if outcomes else []
 
     def exchange(
         self, outcomes: Sequence[Outcome], request: ClaimRequest
     ) -> tuple[list[Settled], Claimed]:
         """Settle and claim in one pipeline and one transaction."""
         settled, rows = self._exchange(outcomes, request)
-        return settled, _claimed(rows)
+        return settled, _claimed(rows, request)
 
     def _exchange(
         self, outcomes: Sequence[Outcome], request: ClaimRequest | None
     ) -> tuple[list[Settled], list[Any]]:
-        statements = _settling(outcomes)
+        # A row is told by its id: of two outcomes of one job, a stale one among them, one waits.
+        single = {outcome.id: outcome for outcome in outcomes}
+        statements = _settling(list(single.values()))
+        settles = len(statements)
+        statements += _following(outcomes)
         if request is not None:
             statements.append(_claiming(request))
         if failpoints.armed():
             answers = self._step_by_step(outcomes, statements, claiming=request is not None)
         else:
             answers = self._batch(statements)
-        rows = answers.pop() if request is not None else []
-        return [Settled(*row) for answer in answers for row in answer], rows
+        rows = answers[-1] if request is not None else []
+        states = _states(answers[:settles])
+        settled = [Settled(job_id, single[job_id].token, state) for job_id, state in states.items()]
+        if len(settled) < len(outcomes):
+            left = [o for o in outcomes if o.id not in states or single[o.id] is not o]
+            settled += self._unwritten(left)
+        return settled, rows
+
+    def _unwritten(self, outcomes: Sequence[Outcome]) -> list[Settled]:
+        """Tell what became of claims whose outcome was not written; end those asked to (R29)."""
+        rows = self._batch([(sql.OURS, _held(outcomes))])[0]
+        ours = {(row[0], row[1]): row[2] for row in rows}
+        asked = [
+            canceled(o)._replace(run_id=o.run_id)
+            for o in outcomes
+            if o.state == "succeeded" and ours.get((o.id, o.token))
+        ]
+        statements = _settling(asked)
+        states = _states(self._batch([*statements, *_following(asked)])[: len(statements)])
+        return [
+            Settled(o.id, o.token, states.get(o.id), locked=o.id not in states)
+            if (o.id, o.token) in ours
+            else Settled(o.id, o.token, None)
+            for o in outcomes
+        ]
 
     def _step_by_step(
         self, outcomes: Sequence[Outcome], statements: list[Statement], *, claiming: bool
@@ -185,13 +195,8 @@ class PostgresStore(Store):
     def renew(self, leases: Sequence[Lease], ttl: float) -> list[tuple[Lease, Verdict]]:
         """One statement for all leases."""
         by_key = {(lease.id, lease.token): lease for lease in leases}
-        params = {
-            "ids": array(lease.id for lease in leases),
-            "tokens": array(lease.token for lease in leases),
-            "ttl": ttl,
-        }
         failpoints.hit("renew.begin")
-        rows = self._marked("renew", sql.RENEW, params)
+        rows = self._marked("renew", sql.RENEW, {**_held(leases), "ttl": ttl})
         return [(by_key[row[0], row[1]], _verdict(row[2], ours=row[3])) for row in rows]
 
     def progress(self, reports: Sequence[tuple[int, str, str]]) -> None:
@@ -243,9 +248,8 @@ class PostgresStore(Store):
         return self._batch([(text, params)])[0]
 
     def _rows(self, text: str, params: dict[str, Any]) -> list[Any]:
-        with self.execute(text, params) as cursor:
-            rows: list[Any] = cursor.fetchall()
-            return rows
+        found = direct.rows(self.connection, clock.render(text, "postgresql"), params)
+        return super().read(text, params) if found is None else found
 
     def _marked(self, name: str, text: str, params: dict[str, Any]) -> list[Any]:
         if not failpoints.armed():
@@ -261,7 +265,7 @@ class PostgresStore(Store):
         if not statements:
             return []
         connection = self.connection
-        if connection.in_atomic_block:
+        if connection.in_atomic_block or not connection.get_autocommit():
             return [self._rows(*statement) for statement in statements]
         if strict_isolation(connection):
             with own_transaction(connection):
@@ -272,79 +276,70 @@ class PostgresStore(Store):
     def _pipeline(self, statements: list[Statement]) -> list[list[Any]]:
         connection = self.connection
         connection.ensure_connection()
-        raw: Any = connection.connection
-        prepare = self.prepare and PostgresStore._prepared_works
-        threshold = raw.prepare_threshold  # put back: a pool may hand this connection to others
-        if prepare:
-            raw.prepare_threshold = 0
-        cursors = []
+        sent = [(clock.render(text, "postgresql"), params) for text, params in statements]
         try:
-            with connection.wrap_database_errors, raw.pipeline():
-                for text, params in [(sql.PLANNER, None), *statements]:
-                    cursor = psycopg.Cursor(raw)
-                    cursor.execute(clock.render(text, "postgresql"), params, prepare=prepare)
-                    cursors.append(cursor)
-            return [cursor.fetchall() for cursor in cursors[1:]]
-        except Exception as error:
-            state = getattr(error.__cause__, "sqlstate", None)
-            if not prepare or state not in {"26000", "42P05"}:
-                raise
-            PostgresStore._prepared_works = False
-            logger.info("Prepared statements are off: the pooler does not keep them")
+            with connection.wrap_database_errors:
+                switched = [(sql.PLANNER, {}), *sent]
+                return pipeline.run(connection.connection, switched, prepare=self.prepare)[1:]
         finally:
-            raw.prepare_threshold = threshold
             if connection.queries_logged:
-                for text, _ in statements:
+                for text, _ in sent:
                     connection.queries_log.append({"sql": text, "time": "0.000"})
-        return self._pipeline(statements)
 
 
 def _settling(outcomes: Sequence[Outcome]) -> list[Statement]:
-    ordered = sorted(outcomes, key=lambda outcome: outcome.id)
-    successes = [outcome for outcome in ordered if outcome.state == "succeeded"]
-    others = [outcome for outcome in ordered if outcome.state != "succeeded"]
+    ordered = sorted(outcomes, key=attrgetter("id"))
+    plain = [o for o in ordered if o.state == "succeeded" and o.result is None and not o.note]
+    results = [o for o in ordered if o.state == "succeeded" and (o.result is not None or o.note)]
+    others = [o for o in ordered if o.state != "succeeded"]
     statements: list[Statement] = []
-    if successes:
-        statements.append(
-            (
-                sql.SETTLE_SUCCESSES,
-                {
-                    "ids": array(o.id for o in successes),
-                    "tokens": array(o.token for o in successes),
-                    "results": array(o.result for o in successes),
-                    "notes": array(o.note for o in successes),
-                },
-            )
-        )
+    if plain:
+        statements.append((sql.SETTLE_PLAIN, _held(plain)))
+    if results:
+        more = {
+            "results": array(o.result for o in results),
+            "notes": array(o.note for o in results),
+        }
+        statements.append((sql.SETTLE_RESULTS, _held(results) | more))
     if others:
-        statements.append(
-            (
-                sql.SETTLE,
-                {
-                    "ids": array(o.id for o in others),
-                    "tokens": array(o.token for o in others),
-                    "states": array(o.state for o in others),
-                    "refunds": array(int(o.refund) for o in others),
-                    "deferred": array(int(o.deferred) for o in others),
-                    "delays": array(o.delay for o in others),
-                    "notes": array(o.note for o in others),
-                    "recorded": array(o.recorded for o in others),
-                    "classes": array(o.error_class for o in others),
-                    "errors": array(o.error for o in others),
-                    "keys": array(o.error_key for o in others),
-                    "tracebacks": array(o.traceback for o in others),
-                },
-            )
-        )
+        more = {
+            "states": array(o.state for o in others),
+            "refunds": array(int(o.refund) for o in others),
+            "deferred": array(int(o.deferred) for o in others),
+            "delays": array(o.delay for o in others),
+            "notes": array(o.note for o in others),
+            "recorded": array(o.recorded for o in others),
+            "classes": array(o.error_class for o in others),
+            "errors": array(o.error for o in others),
+            "keys": array(o.error_key for o in others),
+            "tracebacks": array(o.traceback for o in others),
+        }
+        statements.append((sql.SETTLE, _held(others) | more))
     return statements
 
 
+def _following(outcomes: Sequence[Outcome]) -> list[Statement]:
+    """Return the statement that goes behind a settle of attempts which have entered their run."""
+    entered = [outcome.id for outcome in outcomes if outcome.run_id]
+    return [(sql.FOLLOW, {"ids": array(entered)})] if entered else []
+
+
+def _held(claims: Sequence[Outcome | Lease]) -> dict[str, Any]:
+    # Tokens are hexadecimal digits: nothing in them is to be quoted.
+    return {
+        "ids": "{" + ",".join([str(claim.id) for claim in claims]) + "}",
+        "tokens": "{" + ",".join([claim.token for claim in claims]) + "}",
+    }
+
+
+def _states(answers: list[list[Any]]) -> dict[int, str]:
+    """Return what settles have written, by job."""
+    return {job_id: state for answer in answers for job_id, state in answer}
+
+
 def _claiming(request: ClaimRequest) -> Statement:
-    text = sql.CLAIM_AT_CURSOR if request.at_cursor else sql.CLAIM
-    # Planned anew once a second: a plan made while the table was small meets a burst badly
-    # (20,000 jobs: 430/s until autoanalyze came, against 5,500/s).
     return (
-        f"{text}-- g{int(time.monotonic())}",
+        sql.CLAIM_AT_CURSOR if request.at_cursor else sql.CLAIM,
         {
             "queue": request.queue,
             "kinds": array(request.kinds),
@@ -360,13 +355,13 @@ def _claiming(request: ClaimRequest) -> Statement:
     )
 
 
-def _claimed(rows: list[Any]) -> Claimed:
+def _claimed(rows: list[Any], request: ClaimRequest) -> Claimed:
     taken = [
         claimed_row(row, row[7] and row[7].replace(tzinfo=UTC))
         for row in rows
         if row[0] is not None
     ]
-    return Claimed(taken, lanes=rows[0][-2], last_lane=rows[0][-1] or "")
+    return Claimed(in_start_order(taken, request), lanes=rows[0][-2], last_lane=rows[0][-1] or "")
 
 
 def _verdict(cancel: bool | None, *, ours: bool) -> Verdict:

@@ -25,8 +25,12 @@ from gnl_django.queue.store.base import (
     NewRow,
     Reaped,
     claimed_row,
+    in_start_order,
+    run_of,
 )
 from gnl_django.queue.store.rowwise_settle import ATTEMPT, RowwiseSettling, marks
+from gnl_django.runs.journal import journal_for
+from gnl_django.runs.journal.owned import follow, revive
 
 INSERT_BATCH = 1_000
 BATCH_CHARACTERS = 4 * 1024 * 1024
@@ -52,19 +56,6 @@ def quota(n: int, lanes: int, position: int) -> int:
     return n // lanes + (1 if position <= n % lanes else 0)
 
 
-def in_start_order(rows: Iterable[Sequence[Any]], ring: Sequence[str]) -> list[ClaimedRow]:
-    """Return claimed rows (columns of CLAIM_COLUMNS) by rank in their lane, then lane (R15)."""
-    by_lane: dict[str, list[ClaimedRow]] = {org: [] for org in ring}
-    for row in rows:
-        claimed = claimed_row(row, aware(row[7]))
-        by_lane[claimed.org].append(claimed)
-    ordered = []
-    for position, org in enumerate(ring):
-        lane = sorted(by_lane[org], key=lambda row: (-row.priority, row.id))
-        ordered += [(rank, position, row) for rank, row in enumerate(lane)]
-    return [row for _, _, row in sorted(ordered, key=lambda item: item[:2])]
-
-
 def aware(value: Any) -> datetime | None:
     """Return a driver's UTC value (naive datetime or text) as an aware datetime."""
     if value is None:
@@ -73,6 +64,11 @@ def aware(value: Any) -> datetime | None:
         value = datetime.fromisoformat(value)
     moment: datetime = value.replace(tzinfo=UTC)
     return moment
+
+
+def taken_in_order(rows: Iterable[Sequence[Any]], request: ClaimRequest) -> list[ClaimedRow]:
+    """Return claimed rows (columns of CLAIM_COLUMNS) in the order in which handlers start (R15)."""
+    return in_start_order([claimed_row(row, aware(row[7])) for row in rows], request)
 
 
 def _batches(rows: Sequence[NewRow]) -> Iterator[list[NewRow]]:
@@ -204,7 +200,7 @@ class RowwiseStore(RowwiseSettling):
     def _reap_batch(self) -> list[Reaped]:
         rows = self.rows(
             "SELECT id, kind, org, CASE WHEN cancel_requested_at IS NOT NULL THEN 'canceled' "
-            "WHEN attempt >= max_attempts THEN 'dead' ELSE 'ready' END FROM gnl_django_job "
+            "WHEN attempt >= max_attempts THEN 'dead' ELSE 'ready' END, run_id FROM gnl_django_job "
             "WHERE state='running' AND lease_expires_at <= {now} "
             f"ORDER BY lease_expires_at, id LIMIT {REAP_BATCH}{self.LOCK}"
         )
@@ -219,8 +215,9 @@ class RowwiseStore(RowwiseSettling):
             groups.setdefault((row[1], row[3]), []).append(row[0])
         for (kind, state), group in groups.items():
             self._take_back(kind, state, sorted(group))
+        follow(journal_for(self.using), {run_of(row[0], row[4]): row[3] for row in rows})
         failpoints.hit("reap.updated")
-        return [Reaped(*row) for row in rows]
+        return [Reaped(*row[:4]) for row in rows]
 
     def _take_back(self, kind: str, state: str, ids: list[int]) -> None:
         columns, params = "", []
@@ -244,13 +241,14 @@ class RowwiseStore(RowwiseSettling):
 
         def work() -> list[int]:
             found = self.rows(
-                f"SELECT id FROM gnl_django_job WHERE id IN {marks(ids)} "
+                f"SELECT id, run_id FROM gnl_django_job WHERE id IN {marks(ids)} "
                 f"AND state IN ('dead', 'canceled') ORDER BY id{lock}",
                 ids,
             )
             chosen = [row[0] for row in found]
             if chosen:
                 self.change(f"{RETRY}IN {marks(chosen)}", chosen)
+                revive(journal_for(self.using), [run_of(*row) for row in found])
             return chosen
 
         return self.own(work)
@@ -261,7 +259,10 @@ class RowwiseStore(RowwiseSettling):
         def work() -> Canceled | None:
             if not self.change(CANCEL, [reason, job_id]):
                 return None
-            text = "SELECT kind, org, state FROM gnl_django_job WHERE id = %s"
-            return Canceled(*self.rows(text, [job_id])[0])
+            text = "SELECT kind, org, state, run_id FROM gnl_django_job WHERE id = %s"
+            *found, run_id = self.rows(text, [job_id])[0]
+            canceled = Canceled(*found)
+            follow(journal_for(self.using), {run_of(job_id, run_id): canceled.state})
+            return canceled
 
         return self.own(work)

@@ -14,6 +14,8 @@ from gnl_django.core.db import own_transaction, retrying
 from gnl_django.core.heartbeat import Verdict
 from gnl_django.core.leases import Lease
 from gnl_django.queue.store.base import Outcome, Points, Settled, Store
+from gnl_django.runs.journal import journal_for
+from gnl_django.runs.journal.owned import follow
 
 T = TypeVar("T")
 
@@ -104,6 +106,14 @@ class RowwiseSettling(Store):
                 self._settle_other(outcome)
                 done[pair] = outcome.state
         self._settle_successes(successes)
+        follow(
+            journal_for(self.using),
+            {
+                o.run_id: done[o.id, o.token]
+                for o in ordered
+                if o.run_id and (o.id, o.token) in done
+            },
+        )
         missing = [(o.id, o.token) for o in ordered if (o.id, o.token) not in mine]
         locked = self._still_ours(missing)
         return [

@@ -17,7 +17,7 @@ from gnl_django.queue.store.base import (
     Points,
     Settled,
 )
-from gnl_django.queue.store.rowwise import RowwiseStore, in_start_order, quota
+from gnl_django.queue.store.rowwise import RowwiseStore, quota, taken_in_order
 from gnl_django.queue.store.rowwise_settle import marks
 
 # The hops of the ring; SQLite takes no parenthesised part of a compound, hence SELECT * FROM (..).
@@ -157,7 +157,7 @@ class SQLiteStore(RowwiseStore):
             params,
         )
         failpoints.hit("claim.updated")
-        return in_start_order(rows, ring)
+        return taken_in_order(rows, request)
 
 
 def _names(params: dict[str, Any]) -> str:

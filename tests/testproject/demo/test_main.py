@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 import pytest
 
 from gnl_django.models import Job
+from testproject.library.background import ASK_KIND, KIND
 from testproject.library.models import Document
 from tests.procs import Proc, Spawner
 
@@ -40,9 +41,12 @@ def test_once_works_the_queue_empty_and_sums_up(spawn: Spawner, environ: dict[st
     assert f"{LIMIT}/{LIMIT} finished" in output
     assert "jobs per second" in output
     assert "10th job finished" in output
+    assert re.search(r"Which package defines the most classes\? \S+, with \d+ classes", output)
     states = set(Job.objects.values_list("state", flat=True))
     assert states <= {"succeeded", "dead"}
-    assert Job.objects.filter(state="succeeded").count() == Document.objects.count()
+    indexed = Job.objects.filter(kind=KIND, state="succeeded").count()
+    assert indexed == Document.objects.count()
+    assert Job.objects.get(kind=ASK_KIND).state == "succeeded"
 
 
 def test_the_admin_lets_the_printed_operator_in(spawn: Spawner, environ: dict[str, str]) -> None:

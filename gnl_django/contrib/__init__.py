@@ -1,0 +1,1 @@
+"""Optional adapters to other libraries; each needs its extra."""
