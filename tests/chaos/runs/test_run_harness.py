@@ -15,7 +15,7 @@ from gnl_django.core.leases import new_token
 from gnl_django.core.payloads import dump
 from gnl_django.errors import GnlError
 from gnl_django.models import Run, Step
-from gnl_django.queue import execution
+from gnl_django.queue.store.base import Outcome
 from gnl_django.runs import context, steps
 from gnl_django.runs.entry import Entry, Place
 from gnl_django.runs.journal import journal_for
@@ -254,7 +254,7 @@ def test_a_run_that_does_not_follow_its_job(
     monkeypatch: Patch,
 ) -> None:
     if planted:
-        monkeypatch.setattr(execution, "replace", lambda outcome, **changes: outcome)
+        monkeypatch.setattr(Outcome, "_replace", lambda outcome, **changes: outcome)
     telling.worker_starts()
     give_plan(plan_of("a", Part(name="a")))
     settle()
