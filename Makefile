@@ -38,9 +38,9 @@ test: $(STAMP) ## the whole suite on SQLite, PostgreSQL and MariaDB (JOBS=3: sid
 
 # Seconds of the storm of kills and times of each other fault, for each database.
 SECONDS ?= 120
-ROUNDS ?= 3
+ROUNDS ?= 2
 
-chaos: $(STAMP) ## the long fault runs on every database, with counts (SECONDS=120, ROUNDS=3)
+chaos: $(STAMP) ## the long fault runs on every database, with counts (SECONDS=120, ROUNDS=2)
 	GNL_CHAOS_SECONDS=$(SECONDS) GNL_CHAOS_ROUNDS=$(ROUNDS) \
 		$(RUN) -m tests.run --jobs $(JOBS) --marks "" -rfE \
 		tests/chaos tests/model tests/conformance/test_load.py $(ARGS)

@@ -1,10 +1,10 @@
 """Errors that the server itself raises, and connections that it kills (reliability.md 2.5)."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
-from django.db import connection, connections
+from django.db import OperationalError, connection, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
@@ -124,7 +124,9 @@ def kill_connections() -> int:
             "SELECT id FROM information_schema.processlist "
             "WHERE db = DATABASE() AND id <> CONNECTION_ID()"
         )
-        found = [row[0] for row in cursor.fetchall()]
-        for number in found:
-            cursor.execute(f"KILL {int(number)}")
-        return len(found)
+        killed = 0
+        for (number,) in cursor.fetchall():
+            with suppress(OperationalError):  # it has ended since it was listed
+                cursor.execute(f"KILL {int(number)}")
+                killed += 1
+        return killed

@@ -67,6 +67,7 @@ def test_workers_outlive_immediate_stops_of_their_server_and_lose_nothing(
     points: tuple[str, ...], server: Server, worker: Run, give_job: Give, recorder: Recorder
 ) -> None:
     steady = worker(database=address(), ttl=5)
+    steady.wait_line("serves")
     for turn, point in enumerate(points):
         for number in range(5):
             give_job(f"{turn}-{number}", org=f"org-{number}")

