@@ -16,6 +16,7 @@ FUNCTION_LINES = 50
 STORES = (
     "core/db.py",
     "core/fleet.py",
+    "core/statements.py",
     "runs/journal/",
     "events/store/",
     "events/sequencer.py",

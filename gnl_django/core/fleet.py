@@ -18,9 +18,10 @@ from django.db import connections
 
 from gnl_django import __version__, conf
 from gnl_django.core import clock
-from gnl_django.core.db import now, own_transaction, read_committed, retrying
+from gnl_django.core.db import now, own_transaction, read_committed
 from gnl_django.core.models import Process
 from gnl_django.core.payloads import clean_text, dump
+from gnl_django.core.statements import Statements
 
 #: Seconds without a heartbeat after which a process is no longer alive, or lost.
 ALIVE, LATE = 15.0, 60.0
@@ -144,11 +145,8 @@ def _command(name: str, command: str, by: str, using: str | None) -> bool:
     who = clean_text(by, 600)[:150]
     params = [command, who, name, _age(connection.vendor, late_seconds())]
 
-    def work() -> bool:
-        with own_transaction(connection):
-            return _change(alias, text, params)
-
-    return retrying(connection, work)
+    statements = Statements(alias)
+    return statements.own(lambda: statements.change(text, params)) > 0
 
 
 # a process's own row
@@ -183,8 +181,8 @@ def enter(using: str, name: str, role: str, queues: Sequence[str], numbers: Numb
             return int(cursor.lastrowid)
     text += "ON CONFLICT (name) DO NOTHING RETURNING id"
     again = "SELECT id FROM gnl_django_process WHERE name=%s"
-    work = partial(_rows, using, text, params)
-    found = read_committed(connections[using], work) or _rows(using, again, [name])
+    work = partial(Statements(using).rows, text, params)
+    found = read_committed(connections[using], work) or Statements(using).rows(again, [name])
     return int(found[0][0])
 
 
@@ -228,14 +226,14 @@ def prune(using: str) -> int:
         f"< {_AGO[vendor]} ORDER BY id LIMIT {BATCH}"
     )
     params = [_age(vendor, KEPT.total_seconds())]
-    if not _rows(using, old, params):
+    if not Statements(using).rows(old, params):
         return 0
     lock = "" if vendor == "sqlite" else " FOR UPDATE SKIP LOCKED"
     with own_transaction(connections[using]):
-        ids = [row[0] for row in _rows(using, f"{old}{lock}", params)]
+        ids = [row[0] for row in Statements(using).rows(f"{old}{lock}", params)]
         if ids:
             marks = ", ".join(["%s"] * len(ids))
-            _change(using, f"DELETE FROM gnl_django_process WHERE id IN ({marks})", ids)
+            Statements(using).change(f"DELETE FROM gnl_django_process WHERE id IN ({marks})", ids)
     return len(ids)
 
 
@@ -292,21 +290,21 @@ def _write(
             f"FOR NO KEY UPDATE SKIP LOCKED) UPDATE gnl_django_process SET {sets} "
             f"WHERE id = ANY (ARRAY(SELECT id FROM mine)) RETURNING {told}"
         )
-        work = partial(_rows, using, text, [*key, *params, holds])
+        work = partial(Statements(using).rows, text, [*key, *params, holds])
         found = read_committed(connection, work)
     elif vendor == "sqlite":
         text = f"UPDATE gnl_django_process SET {sets} WHERE {where} RETURNING {told}"
-        found = _rows(using, text, [*params, *key, holds])
+        found = Statements(using).rows(text, [*params, *key, holds])
     else:
         with own_transaction(connection):
             look = f"SELECT {told} FROM gnl_django_process WHERE {where} FOR UPDATE SKIP LOCKED"
-            found = _rows(using, look, [holds, *key])
+            found = Statements(using).rows(look, [holds, *key])
             if found:
                 text = f"UPDATE gnl_django_process SET {sets} WHERE id=%s"
-                _change(using, text, [*params, process_id])
+                Statements(using).change(text, [*params, process_id])
     if found:
         return Answer(found[0][0], bool(found[0][1]))
-    if _rows(using, "SELECT 1 FROM gnl_django_process WHERE id=%s", [process_id]):
+    if Statements(using).rows("SELECT 1 FROM gnl_django_process WHERE id=%s", [process_id]):
         return Answer(locked=True)
     return Answer(gone=True)
 
@@ -320,15 +318,3 @@ def _age(vendor: str, seconds: float) -> float | int | str:
     if vendor == "sqlite":
         return f"-{seconds:.6f} seconds"
     return round(seconds * 1_000_000) if vendor == "mysql" else seconds
-
-
-def _rows(using: str, text: str, params: Sequence[Any] = ()) -> list[Any]:
-    with connections[using].cursor() as cursor:
-        cursor.execute(clock.render(text, connections[using].vendor), params)
-        return list(cursor.fetchall())
-
-
-def _change(using: str, text: str, params: Sequence[Any]) -> bool:
-    with connections[using].cursor() as cursor:
-        cursor.execute(clock.render(text, connections[using].vendor), params)
-        return bool(cursor.rowcount)

@@ -4,7 +4,6 @@ Called by `queue.operator`; the WHERE names the from-state, so a second call cha
 (queue.md 4.7, studio.md 2.8).
 """
 
-from gnl_django.core.db import own_transaction, retrying
 from gnl_django.queue.store.base import Canceled, Store, run_of
 from gnl_django.runs.journal import journal_for
 from gnl_django.runs.journal.owned import follow
@@ -20,32 +19,18 @@ DISCARD = (
 
 def run_now(store: Store, job_id: int) -> bool:
     """Make a scheduled job ready; return whether this call did it."""
-    connection = store.connection
-
-    def once() -> bool:
-        with own_transaction(connection):
-            return _changed(store, RUN_NOW, [job_id])
-
-    return retrying(connection, once)
+    return store.own(lambda: store.change(RUN_NOW, [job_id])) == 1
 
 
 def discard(store: Store, job_id: int, reason: str) -> Canceled | None:
     """Make a dead job canceled; return it, None when this call did nothing."""
-    connection = store.connection
 
-    def once() -> Canceled | None:
-        with own_transaction(connection):
-            if not _changed(store, DISCARD, [reason, job_id]):
-                return None
-            text = "SELECT kind, org, state, run_id FROM gnl_django_job WHERE id = %s"
-            with store.execute(text, [job_id]) as cursor:
-                *found, run_id = cursor.fetchone()
-            follow(journal_for(store.using), {run_of(job_id, run_id): "canceled"})
-            return Canceled(*found)
+    def work() -> Canceled | None:
+        if not store.change(DISCARD, [reason, job_id]):
+            return None
+        text = "SELECT kind, org, state, run_id FROM gnl_django_job WHERE id = %s"
+        *found, run_id = store.rows(text, [job_id])[0]
+        follow(journal_for(store.using), {run_of(job_id, run_id): "canceled"})
+        return Canceled(*found)
 
-    return retrying(connection, once)
-
-
-def _changed(store: Store, text: str, params: list[object]) -> bool:
-    with store.execute(text, params) as cursor:
-        return int(cursor.rowcount) == 1
+    return store.own(work)

@@ -11,14 +11,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from django.core.exceptions import ImproperlyConfigured
-from django.db import Error, connections
-from django.db.backends.base.base import BaseDatabaseWrapper
-
-from gnl_django.core import clock, failpoints
-from gnl_django.core.db import missing_table
+from gnl_django.core import failpoints
 from gnl_django.core.heartbeat import Verdict
 from gnl_django.core.leases import Lease
+from gnl_django.core.statements import Statements
 
 CLAIM_MAX = 100
 PROMOTE_BATCH = 500
@@ -190,7 +186,7 @@ class Canceled:
     state: str
 
 
-class Store(ABC):
+class Store(Statements, ABC):
     """The queue's rows on one database alias. Not shared between threads."""
 
     #: Added to a SELECT whose rows are then updated.
@@ -205,36 +201,14 @@ class Store(ABC):
     DEAD_BY = ""
 
     def __init__(self, using: str, *, prepare: bool = False) -> None:
-        self.using = using
+        super().__init__(using)
         self.prepare = prepare
         #: Ids that keys have led to: of jobs that were stored already.
         self.found: set[int] = set()
 
-    @property
-    def connection(self) -> BaseDatabaseWrapper:
-        """This thread's connection."""
-        return connections[self.using]
-
-    def execute(self, text: str, params: Any = ()) -> Any:
-        """Run one statement on this thread's connection and return its cursor, to be read whole."""
-        connection = self.connection
-        cursor = connection.cursor()
-        try:
-            cursor.execute(clock.render(text, connection.vendor), params)
-        except Error as error:
-            if not missing_table(error):
-                raise
-            raise ImproperlyConfigured(
-                f"Database {self.using!r} has no tables of gnl_django: run `manage.py migrate "
-                f"--database {self.using}`, or name another alias (using=, GNL['DATABASE'])"
-            ) from error
-        return cursor
-
     def read(self, text: str, params: Any) -> list[Any]:
-        """Run one read and return its rows."""
-        with self.execute(text, params) as cursor:
-            rows: list[Any] = cursor.fetchall()
-            return rows
+        """Run one read that is not part of a transaction of ours and return its rows."""
+        return self.rows(text, params)
 
     # enqueue
 
@@ -250,7 +224,7 @@ class Store(ABC):
     def find_keys(self, dedups: Sequence[str]) -> dict[str, int]:
         """Return the ids of the jobs stored under these keys, and note them in `found`."""
 
-    def lock_lane(self, queue: str, org: str) -> None:  # noqa: B027 - nothing to do by default
+    def lock_lane(self, queue: str, org: str) -> None:
         """Make the depth that follows exact against other callers, where possible (R7)."""
 
     def depth(self, queue: str, org: str, stop_at: int) -> int:

@@ -6,12 +6,11 @@ more than 200 lanes of a queue are paused at a time, however many people pause a
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from django.db import connections
 
-from gnl_django.core import clock
-from gnl_django.core.db import alone, own_transaction, retrying
+from gnl_django.core.db import alone
+from gnl_django.core.statements import Statements
 from gnl_django.queue.store.rowwise_settle import marks
 
 #: Stands for all queues in the row of one organization.
@@ -44,7 +43,7 @@ class TooManyLanes(ValueError):
 
 def paused(using: str) -> list[tuple[str, str]]:
     """Return (queue, org) of every paused row; one small statement."""
-    return alone(connections[using], partial(_rows, using, _PAUSED))
+    return alone(connections[using], partial(Statements(using).rows, _PAUSED))
 
 
 def pause(using: str, queue: str, org: str, *, by: str, reason: str) -> bool:
@@ -52,52 +51,44 @@ def pause(using: str, queue: str, org: str, *, by: str, reason: str) -> bool:
 
     Raises TooManyLanes when 200 other lanes of a queue are paused.
     """
-    connection = connections[using]
+    statements = Statements(using)
 
     def work() -> bool:
-        with own_transaction(connection):
-            if org:
-                _check_room(using, queue, org)
-            _insert(using, queue, org)
-            return _change(using, _PAUSE, [by, reason, queue, org])
+        if org:
+            _check_room(using, queue, org)
+        _insert(using, queue, org)
+        return statements.change(_PAUSE, [by, reason, queue, org]) > 0
 
-    return retrying(connection, work)
+    return statements.own(work)
 
 
 def resume(using: str, queue: str, org: str) -> bool:
     """Clear the pause of the row; return whether there was one."""
-    connection = connections[using]
-
-    def work() -> bool:
-        with own_transaction(connection):
-            return _change(using, _RESUME, [queue, org])
-
-    return retrying(connection, work)
+    statements = Statements(using)
+    return statements.own(lambda: statements.change(_RESUME, [queue, org])) > 0
 
 
 def enlist(using: str, queues: Sequence[str]) -> None:
     """Make the rows of whole queues that are missing; one read when none is."""
     text = f"SELECT queue FROM gnl_django_queuestate WHERE org='' AND queue IN {marks(queues)}"
-    known = {row[0] for row in _rows(using, text, queues)}
+    known = {row[0] for row in Statements(using).rows(text, queues)}
     missing = sorted(set(queues) - known)
     if not missing:
         return
-    connection = connections[using]
 
     def work() -> None:
-        with own_transaction(connection):
-            for queue in missing:
-                _insert(using, queue, "")
+        for queue in missing:
+            _insert(using, queue, "")
 
-    retrying(connection, work)
+    Statements(using).own(work)
 
 
 def _check_room(using: str, queue: str, org: str) -> None:
     """Refuse the 201st lane. The paused rows are locked first, so that two callers take turns."""
     if connections[using].vendor != "sqlite":  # there the transaction holds the write lock
-        _rows(using, f"{_PAUSED} AND org <> '' ORDER BY id FOR UPDATE")
+        Statements(using).rows(f"{_PAUSED} AND org <> '' ORDER BY id FOR UPDATE")
     lanes: dict[str, set[str]] = {queue: {org}}
-    for other, lane in _rows(using, f"{_PAUSED} AND org <> ''"):
+    for other, lane in Statements(using).rows(f"{_PAUSED} AND org <> ''"):
         lanes.setdefault(other, set()).add(lane)
     everywhere = lanes.get(EVERY_QUEUE, set())
     named = lanes if queue == EVERY_QUEUE else (queue,)
@@ -106,16 +97,4 @@ def _check_room(using: str, queue: str, org: str) -> None:
 
 
 def _insert(using: str, queue: str, org: str) -> None:
-    _change(using, _NEW + _OR_NOTHING[connections[using].vendor], [queue, org])
-
-
-def _rows(using: str, text: str, params: Sequence[Any] = ()) -> list[Any]:
-    with connections[using].cursor() as cursor:
-        cursor.execute(clock.render(text, connections[using].vendor), params)
-        return list(cursor.fetchall())
-
-
-def _change(using: str, text: str, params: Sequence[Any]) -> bool:
-    with connections[using].cursor() as cursor:
-        cursor.execute(clock.render(text, connections[using].vendor), params)
-        return bool(cursor.rowcount)
+    Statements(using).change(_NEW + _OR_NOTHING[connections[using].vendor], [queue, org])

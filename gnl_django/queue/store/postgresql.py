@@ -56,9 +56,9 @@ class PostgresStore(Store):
         timed = row.run_at is not None or row.delay > 0
         text = sql.insert(keyed=row.dedup is not None, timed=timed)
         if row.dedup is None:
-            return int(self._rows(text, params)[0][0])
+            return int(self.rows(text, params)[0][0])
         for _ in range(KEY_TRIES):
-            for found in self._rows(text, params):
+            for found in self.rows(text, params):
                 return int(found[0])
             for found in self.find_keys([row.dedup]).values():
                 return found
@@ -81,7 +81,7 @@ class PostgresStore(Store):
                 name: column(values)
                 for name, values in zip(NewRow._fields, zip(*todo, strict=True), strict=True)
             }
-            returned = self._rows(sql.INSERT_MANY, params)
+            returned = self.rows(sql.INSERT_MANY, params)
             plain += sorted(found[0] for found in returned if found[1] is None)
             keyed.update({found[1]: found[0] for found in returned if found[1] is not None})
             missing = [row.dedup for row in rows if row.dedup and row.dedup not in keyed]
@@ -95,7 +95,7 @@ class PostgresStore(Store):
 
     def find_keys(self, dedups: Sequence[str]) -> dict[str, int]:
         """One look-up through the unique index."""
-        found: dict[str, int] = dict(self._rows(sql.FIND_KEYS, {"dedups": array(dedups)}))
+        found: dict[str, int] = dict(self.rows(sql.FIND_KEYS, {"dedups": array(dedups)}))
         self.found.update(found.values())
         return found
 
@@ -103,7 +103,7 @@ class PostgresStore(Store):
         """Take the lane's advisory lock until the transaction ends."""
         digest = hashlib.sha256(f"{queue}\0{org}".encode()).digest()
         number = int.from_bytes(digest[:8], "big", signed=True)
-        self._rows("SELECT pg_advisory_xact_lock(%(number)s)", {"number": number})
+        self.rows("SELECT pg_advisory_xact_lock(%(number)s)", {"number": number})
 
     # the worker's pass
 
@@ -183,7 +183,7 @@ class PostgresStore(Store):
         if claiming:
             failpoints.hit("claim.begin")
         with own_transaction(self.connection):
-            answers = [self._rows(*statement) for statement in statements]
+            answers = [self.rows(*statement) for statement in statements]
             points.hit("updated")
             if claiming:
                 failpoints.hit("claim.updated")
@@ -233,12 +233,12 @@ class PostgresStore(Store):
         """One conditional UPDATE."""
         text = sql.RETRY_UNLOCKED if skip_locked else sql.RETRY
         params = {"ids": array(ids)}
-        return [row[0] for row in alone(self.connection, lambda: self._rows(text, params))]
+        return [row[0] for row in alone(self.connection, lambda: self.rows(text, params))]
 
     def cancel(self, job_id: int, reason: str) -> Canceled | None:
         """One conditional UPDATE."""
         params = {"id": job_id, "reason": reason}
-        rows = alone(self.connection, lambda: self._rows(sql.CANCEL, params))
+        rows = alone(self.connection, lambda: self.rows(sql.CANCEL, params))
         return Canceled(*rows[0]) if rows else None
 
     # how statements are sent
@@ -247,15 +247,19 @@ class PostgresStore(Store):
         """Run one read; outside a caller's transaction under the planner switches."""
         return self._batch([(text, params)])[0]
 
-    def _rows(self, text: str, params: dict[str, Any]) -> list[Any]:
-        found = direct.rows(self.connection, clock.render(text, "postgresql"), params)
-        return super().read(text, params) if found is None else found
+    def rows(self, text: str, params: Any = ()) -> list[Any]:
+        """Run one statement and return its rows, past Django's cursors where nobody watches."""
+        if isinstance(params, dict):
+            found = direct.rows(self.connection, clock.render(text, "postgresql"), params)
+            if found is not None:
+                return found
+        return super().rows(text, params)
 
     def _marked(self, name: str, text: str, params: dict[str, Any]) -> list[Any]:
         if not failpoints.armed():
             return self._batch([(text, params)])[0]
         with own_transaction(self.connection):
-            rows = self._rows(text, params)
+            rows = self.rows(text, params)
             failpoints.hit(f"{name}.updated")
         failpoints.hit(f"{name}.committed")
         return rows
@@ -266,11 +270,11 @@ class PostgresStore(Store):
             return []
         connection = self.connection
         if connection.in_atomic_block or not connection.get_autocommit():
-            return [self._rows(*statement) for statement in statements]
+            return [self.rows(*statement) for statement in statements]
         if strict_isolation(connection):
             with own_transaction(connection):
-                self._rows(sql.PLANNER, {})
-                return [self._rows(*statement) for statement in statements]
+                self.rows(sql.PLANNER, {})
+                return [self.rows(*statement) for statement in statements]
         return retrying(connection, lambda: self._pipeline(statements))
 
     def _pipeline(self, statements: list[Statement]) -> list[list[Any]]:

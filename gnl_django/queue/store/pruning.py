@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gnl_django.core import failpoints
-from gnl_django.core.db import own_transaction, retrying
 from gnl_django.core.fields import to_database
 from gnl_django.queue.store.base import Store
 from gnl_django.queue.store.rowwise_settle import marks
@@ -101,22 +100,20 @@ def delete(store: Store, ids: Sequence[int], cutoffs: Cutoffs) -> dict[str, int]
     """Delete those of `ids` that may go and that nobody holds; return how many of each state."""
     if not ids:
         return {}
-    connection = store.connection
 
-    def once() -> dict[str, int]:
-        with own_transaction(connection):
-            chosen = _chosen(store, ids, cutoffs)
-            failpoints.hit("prune.selected")
-            if chosen:
-                attempts = _attempts(store, list(chosen))
-                for at in range(0, len(attempts), BATCH):
-                    _delete(store, "gnl_django_attempt", attempts[at : at + BATCH])
-                _delete(store, "gnl_django_job", list(chosen))
-            failpoints.hit("prune.deleted")
+    def work() -> dict[str, int]:
+        chosen = _chosen(store, ids, cutoffs)
+        failpoints.hit("prune.selected")
+        if chosen:
+            attempts = _attempts(store, list(chosen))
+            for at in range(0, len(attempts), BATCH):
+                _delete(store, "gnl_django_attempt", attempts[at : at + BATCH])
+            _delete(store, "gnl_django_job", list(chosen))
+        failpoints.hit("prune.deleted")
         states = list(chosen.values())
         return {state: states.count(state) for state in set(states)}
 
-    return retrying(connection, once)
+    return store.own(work)
 
 
 def _chosen(store: Store, ids: Sequence[int], cutoffs: Cutoffs) -> dict[int, str]:
@@ -128,20 +125,18 @@ def _chosen(store: Store, ids: Sequence[int], cutoffs: Cutoffs) -> dict[int, str
         f"SELECT id, state FROM gnl_django_job {store.BY_KEY} WHERE id IN ({listed}) "
         f"AND ({tests}) ORDER BY id {LOCK[vendor]}"
     )
-    with store.execute(text, {**names, **cutoffs.params(vendor)}) as cursor:
-        return dict(cursor.fetchall())
+    return dict(store.rows(text, {**names, **cutoffs.params(vendor)}))
 
 
 def _attempts(store: Store, ids: Sequence[int]) -> list[int]:
     # Nobody adds to these: an Attempt is written for a running job only.
     text = f"SELECT id FROM gnl_django_attempt WHERE job_id IN {marks(ids)}"
-    with store.execute(text, ids) as cursor:
-        return sorted(row[0] for row in cursor.fetchall())
+    return sorted(row[0] for row in store.rows(text, ids))
 
 
 def _delete(store: Store, table: str, ids: Sequence[int]) -> None:
     text = _DELETE[store.connection.vendor].format(table, marks(ids))
-    store.execute(text, ids).close()
+    store.change(text, ids)
 
 
 def _utc(value: datetime | str) -> datetime:

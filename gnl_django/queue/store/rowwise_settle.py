@@ -6,11 +6,10 @@ reads a column that an earlier assignment has changed.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import TypeVar
 
 from gnl_django.core import failpoints
-from gnl_django.core.db import own_transaction, retrying
 from gnl_django.core.heartbeat import Verdict
 from gnl_django.core.leases import Lease
 from gnl_django.queue.store.base import Outcome, Points, Settled, Store
@@ -49,26 +48,6 @@ class RowwiseSettling(Store):
     @abstractmethod
     def duration(seconds: float) -> object:
         """Return the parameter of AFTER for a span of `seconds`."""
-
-    def own(self, work: Callable[[], T]) -> T:
-        """Run `work` in a short transaction of ours, again on a transient error."""
-
-        def once() -> T:
-            with own_transaction(self.connection):
-                return work()
-
-        return retrying(self.connection, once)
-
-    def rows(self, text: str, params: Sequence[object] = ()) -> list[Any]:
-        """Run one statement and return its rows."""
-        with self.execute(text, params) as cursor:
-            found: list[Any] = list(cursor.fetchall())
-            return found
-
-    def change(self, text: str, params: Sequence[object] = ()) -> int:
-        """Run one statement and return the number of rows it matched."""
-        with self.execute(text, params) as cursor:
-            return int(cursor.rowcount)
 
     def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
         """One transaction for the batch."""

@@ -9,13 +9,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from django.db import connections
-from django.db.backends.base.base import BaseDatabaseWrapper
-
-from gnl_django.core import clock
-from gnl_django.core.db import own_transaction, retrying
+from gnl_django.core.statements import Statements
 from gnl_django.runs.rights import Right
 
 T = TypeVar("T")
@@ -110,46 +106,11 @@ class Written:
 LOST = Written(held=False)
 
 
-class Journal(ABC):
+class Journal(Statements, ABC):
     """The runs' rows on one database alias; every thread has its own connection."""
 
     #: Whether others can see what is written.
     shared = True
-
-    def __init__(self, using: str) -> None:
-        self.using = using
-
-    @property
-    def connection(self) -> BaseDatabaseWrapper:
-        """This thread's connection."""
-        return connections[self.using]
-
-    def execute(self, text: str, params: Any = ()) -> Any:
-        """Run one statement on this thread's connection and return its cursor, to be read whole."""
-        connection = self.connection
-        cursor = connection.cursor()
-        cursor.execute(clock.render(text, connection.vendor), params)
-        return cursor
-
-    def rows(self, text: str, params: Any = ()) -> list[Any]:
-        """Run one statement and return its rows."""
-        with self.execute(text, params) as cursor:
-            found: list[Any] = list(cursor.fetchall())
-            return found
-
-    def change(self, text: str, params: Any = ()) -> int:
-        """Run one statement and return the number of rows it matched."""
-        with self.execute(text, params) as cursor:
-            return int(cursor.rowcount)
-
-    def own(self, work: Callable[[], T]) -> T:
-        """Run `work` in a short transaction of ours, again on a transient error."""
-
-        def once() -> T:
-            with own_transaction(self.connection):
-                return work()
-
-        return retrying(self.connection, once)
 
     # entering and leaving
 
@@ -195,9 +156,12 @@ class Journal(ABC):
     ) -> Written:
         """Make our claim `failed` or `released` (R18)."""
 
-    @abstractmethod
     def atomically(self, body: Callable[[], T]) -> T:
-        """Run `body`, a user's code and our write, as one transaction (R16)."""
+        """Run `body`, a user's code and our write, as one transaction of its own (R16).
+
+        Inside somebody's atomic block, but for a test's, it is refused (Django's RuntimeError).
+        """
+        return self.own(body, durable=True)
 
     # what the entry may still learn or settle
 

@@ -1,9 +1,8 @@
 """The journal of a trial run (`run_handler_once`): nothing is written, all is forgotten (R47)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TypeVar
 
-from gnl_django.core.db import own_transaction
 from gnl_django.runs.journal.base import (
     Journal,
     Lock,
@@ -71,11 +70,6 @@ class MemoryJournal(Journal):
     ) -> Written:
         """Nothing is read again."""
         return Written(held=True, changed=True)
-
-    def atomically(self, body: Callable[[], T]) -> T:
-        """The body's own writes are one transaction, as always."""
-        with own_transaction(self.connection, durable=True):
-            return body()
 
     def freeze_input(self, run_pk: int, text: str, digest: str, rights: Sequence[Right]) -> Written:
         """The first one stays."""

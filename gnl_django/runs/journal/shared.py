@@ -5,12 +5,12 @@ by id, token and from-state (runs.md R17-R20).
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from gnl_django.core import failpoints
-from gnl_django.core.db import own_transaction, retrying
+from gnl_django.core.db import retrying
 from gnl_django.runs.journal.base import PAGE, Journal, NewStep, Recorded, RunRow, Written
 from gnl_django.runs.journal.words import WORDS, Words
 from gnl_django.runs.rights import Right
@@ -181,15 +181,6 @@ class SqlJournal(Journal):
             {"run": run_pk, "input": text, "digest": digest},
             rights,
         )
-
-    def atomically(self, body: Callable[[], T]) -> T:
-        """A durable transaction: inside somebody's atomic block it is refused (R16)."""
-
-        def once() -> T:
-            with own_transaction(self.connection, durable=True):
-                return body()
-
-        return retrying(self.connection, once)
 
     def extend(self, claims: Sequence[tuple[int, str]]) -> None:
         """Keep side-effect claims fresh whose bodies still run (R20)."""
