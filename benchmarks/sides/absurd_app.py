@@ -1,9 +1,9 @@
 """absurd-sdk: tasks of five steps on functions inside PostgreSQL.
 
 `python -m benchmarks.sides.absurd_app` is its worker: ten threads, each with a client of its own.
-Its own `concurrency=10` lets all ten share one connection, and its coroutines do the same; both
-are slower. The tables are those of `absurdctl init`, which needs psql on PATH: so the schema that
-it would apply is taken from the same package.
+Its own `concurrency=10` lets all ten share one connection, and its coroutines do the same. The
+tables are those of `absurdctl init`, which needs psql on PATH: so the schema that it would apply
+is taken from the same package.
 """
 
 import os

@@ -1,9 +1,9 @@
 """One statement on a caller's PostgreSQL connection, past Django's cursors where nobody notices.
 
-Called by the queue's store for an enqueue, of which Django's and psycopg's cursors are a fifth (151
-us of this process, 31 us so). All that a cursor would have checked is checked here, and whoever
-watches statements (DEBUG, execute_wrapper, a tracer, a backend of its own) sees them as before,
-because then `rows` does nothing and its caller takes a cursor.
+Called by the runs' journal, and by the queue's store for an enqueue, of which Django's and
+psycopg's cursors are a fifth (151 us of this process, 31 us so). All that a cursor would have
+checked is checked here, and whoever watches statements (DEBUG, execute_wrapper, a tracer, a backend
+of its own) sees them as before, because then `rows` does nothing and its caller takes a cursor.
 """
 
 from collections.abc import Callable
@@ -23,10 +23,13 @@ from gnl_django.core import pipeline
 _DJANGO = (base.__file__, utils.__file__)
 
 
-def rows(connection: Any, text: str, params: pipeline.Params) -> list[Any] | None:
+def rows(
+    connection: Any, text: str, params: pipeline.Params, *, prepare: bool = False
+) -> list[Any] | None:
     """Run one statement and return its rows; None, and nothing is done, where a cursor has to.
 
-    connection: Django's. text: with `%(name)s`. Raises what Django's cursor raises.
+    connection: Django's. text: with `%(name)s`. prepare: keep its plan in the session, where no
+    transaction is open. Raises what Django's cursor raises.
     """
     if connection.execute_wrappers or connection.queries_logged or not apps.ready:
         return None
@@ -41,7 +44,10 @@ def rows(connection: Any, text: str, params: pipeline.Params) -> list[Any] | Non
     if raw.cursor_factory.__module__ != "django.db.backends.postgresql.base":
         return None  # a tracer's
     connection.validate_no_broken_transaction()
+    alone = raw.pgconn.transaction_status == pq.TransactionStatus.IDLE
     with connection.wrap_database_errors:
+        if prepare and alone:
+            return pipeline.run(raw, [(text, params)], prepare=True)[0]
         return pipeline.single(raw, text, params)
 
 

@@ -53,6 +53,24 @@ def test_every_sort_of_value_arrives_and_nothing_breaks_out_of_its_quotes(connec
     assert direct.rows(connection, asked, values) == [row]
 
 
+def test_a_plan_is_kept_in_the_session_only_where_it_is_asked_for(connection: Any) -> None:
+    kept = "SELECT count(*) FROM pg_prepared_statements WHERE name LIKE 'gnl%'"
+
+    def plans() -> int:
+        return int(connection.connection.execute(kept).fetchone()[0])
+
+    before = plans()
+    assert taken(connection)
+    assert plans() == before
+    for _ in range(2):
+        assert direct.rows(connection, ONE, {"x": 1}, prepare=True) == [(1, 2)]
+    assert plans() == before + 1
+    with transaction.atomic():
+        Job.objects.exists()
+        assert direct.rows(connection, ONE + " AS other", {"x": 1}, prepare=True) == [(1, 2)]
+    assert plans() == before + 1
+
+
 def test_it_is_part_of_the_callers_transaction_once_that_has_begun(connection: Any) -> None:
     with transaction.atomic():
         assert not taken(connection)  # psycopg sends its BEGIN with a cursor's first statement
