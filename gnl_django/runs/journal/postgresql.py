@@ -51,8 +51,6 @@ ON CONFLICT (run_id) DO UPDATE SET
   error_class = '', error = '', updated_at = {{now}}
 WHERE r.state IN ('running', 'failed') AND (r.lock_token IS NULL
   OR r.lock_expires_at <= {{now}} OR r.lock_holder = excluded.lock_holder)
-  AND (NOT r.strict OR excluded.input_hash IS NULL
-    OR coalesce(r.input_hash, excluded.input_hash) = excluded.input_hash)
 RETURNING {columns})
 SELECT (SELECT cancel FROM held), entered.* FROM (VALUES (1)) one(x) LEFT JOIN entered ON true
 """

@@ -5,15 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from gnl_django.core.fields import to_database
-from gnl_django.runs.journal.base import (
-    LOST,
-    Lock,
-    NewRun,
-    NewStep,
-    RunRow,
-    Written,
-    has_other_input,
-)
+from gnl_django.runs.journal.base import LOST, Lock, NewRun, NewStep, RunRow, Written
 from gnl_django.runs.journal.shared import RUN_COLUMNS, SqlJournal, hit, run_row
 from gnl_django.runs.rights import Right
 
@@ -110,7 +102,7 @@ class RowwiseJournal(SqlJournal):
             found = self.row(run.run_id, lock=self.words.update)
             assert found is not None  # noqa: S101 - inserted or there before
             row, expired_for, holder, cancel = found
-            if row.state not in {"running", "failed"} or has_other_input(row, run):
+            if row.state not in {"running", "failed"}:
                 return row
             if lock is not None and holder not in {None, lock.holder} and expired_for < 0:
                 return replace(row, busy_for=-expired_for)
