@@ -17,7 +17,6 @@ from gnl_django.queue.store import store_for
 from gnl_django.queue.store.base import Claimed, ClaimRequest, Outcome
 from tests.chaos import plants
 from tests.interleave import Explorer, explore
-from tests.support import vendor
 
 KIND = "model.work"
 POINTS = failpoints.POINTS
@@ -32,8 +31,6 @@ pytestmark = [
 @pytest.fixture
 def explorer(settings: Any) -> Iterator[Explorer]:
     """Two actors that stop at every fail point where another's act could come between."""
-    if vendor() != "postgresql":
-        pytest.skip("PostgreSQL only")
     settings.GNL = {**getattr(settings, "GNL", {}), "FAILPOINTS": True}
     job(KIND)(lambda payload: None)
     explorer = Explorer(2, POINTS)

@@ -21,7 +21,6 @@ from gnl_django.runs.journal import journal_for
 from gnl_django.runs.journal.base import Lock
 from gnl_django.runs.rights import lock_right
 from tests.interleave import Explorer, explore
-from tests.support import vendor
 
 PAST = datetime(2020, 1, 1, tzinfo=UTC)
 MODES: dict[str, dict[str, Any]] = {
@@ -40,8 +39,6 @@ pytestmark = [
 @pytest.fixture
 def explorer(settings: Any) -> Iterator[Explorer]:
     """Two actors that stop where the effect is done, and before the COMMIT of its record."""
-    if vendor() != "postgresql":
-        pytest.skip("PostgreSQL only")
     settings.GNL = {**getattr(settings, "GNL", {}), "FAILPOINTS": True}
     explorer = Explorer(2, ["step.effect_done", "step.journaled"])
     yield explorer
