@@ -1,12 +1,8 @@
 """docs/runs.md says what happens: its examples are run, with a shop around them."""
 
-import os
-import re
-import subprocess
-import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests import docs
 
 #: What the examples take for granted.
 SHOP = {
@@ -176,24 +172,7 @@ def test_async_steps_are_numbered_in_the_order_of_their_calls():
 
 
 def test_the_examples_of_the_docs_pass(tmp_path: Path) -> None:
-    text = (ROOT / "docs" / "runs.md").read_text()
-    blocks = dict(re.findall(r"```python\n# (\S+)\n(.*?)```", text, re.DOTALL))
-    assert text.count("```python") == len(blocks) == 6
-    (tmp_path / "shop").mkdir()
-    for name, code in {**SHOP, **blocks, "test_more.py": MORE}.items():
-        (tmp_path / name).write_text(code)
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
-        cwd=tmp_path,
-        env={
-            **os.environ,
-            "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}",
-            "DJANGO_SETTINGS_MODULE": "shop_settings",
-        },
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "6 passed" in done.stdout
+    files = docs.examples("runs.md")
+    text = (docs.ROOT / "docs" / "runs.md").read_text()
+    assert text.count("```python") == len(files) == 6
+    assert "6 passed" in docs.pytest_in(tmp_path, {**SHOP, **files, "test_more.py": MORE})

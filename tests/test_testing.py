@@ -1,9 +1,5 @@
 """The helpers for users' tests, in a transaction and outside, and as docs/testing.md says."""
 
-import os
-import re
-import subprocess
-import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -25,11 +21,10 @@ from gnl_django.testing import (
     run_jobs,
     set_clock,
 )
+from tests import docs
 from tests.conformance.conftest import Declare, declare
 
 __all__ = ["declare"]
-
-ROOT = Path(__file__).resolve().parent.parent
 
 
 class Parcel(BaseModel):
@@ -40,33 +35,11 @@ class Parcel(BaseModel):
 
 
 def test_the_examples_of_the_docs_pass(tmp_path: Path) -> None:
-    text = (ROOT / "docs" / "testing.md").read_text()
-    blocks = re.findall(r"```python\n# (\S+)\n(.*?)```", text, re.DOTALL)
-    assert {name for name, _ in blocks} == {
+    files = docs.examples("testing.md")
+    assert set(files) == {
         *("shop/background.py", "conftest.py", "test_shop.py", "test_shop_with_pytest.py"),
     }
-    (tmp_path / "shop").mkdir()
-    (tmp_path / "shop" / "__init__.py").touch()
-    for name, code in blocks:
-        (tmp_path / name).write_text(code)
-    (tmp_path / "shop_settings.py").write_text(
-        "INSTALLED_APPS = ['django.contrib.auth', 'django.contrib.contenttypes',"
-        " 'gnl_django', 'shop']\n"
-        "DATABASES = {'default': {'ENGINE': 'django.db.backends.sqlite3', 'NAME': ':memory:'}}\n"
-        "USE_TZ = True\nSECRET_KEY = 'x'\n"
-    )
-    (tmp_path / "pytest.ini").write_text("[pytest]\nDJANGO_SETTINGS_MODULE = shop_settings\n")
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "3 passed" in done.stdout
+    assert "3 passed" in docs.pytest_in(tmp_path, files)
 
 
 class InATestCase(TestCase):
