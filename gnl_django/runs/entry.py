@@ -26,7 +26,16 @@ from gnl_django.errors import (
 )
 from gnl_django.runs import values
 from gnl_django.runs.journal import journal_for
-from gnl_django.runs.journal.base import PAGE, Journal, Lock, NewRun, Recorded, RunRow, Written
+from gnl_django.runs.journal.base import (
+    PAGE,
+    Journal,
+    Lock,
+    NewRun,
+    Recorded,
+    RunRow,
+    Written,
+    has_other_input,
+)
 from gnl_django.runs.journal.memory import MemoryJournal
 from gnl_django.runs.owners import Owner
 from gnl_django.runs.rights import Right
@@ -146,6 +155,8 @@ class Entry:
             raise self.lost()
         if row.state == "canceled":
             raise RunCanceled(self.run_id, row.cancel_reason)
+        if has_other_input(row, new):
+            raise RunInputMismatch(self.run_id)
         if row.state == "completed":
             self.complete = True
         elif not row.entered:

@@ -18,7 +18,7 @@ from gnl_django.core.heartbeat import Heartbeat
 from gnl_django.core.leases import Lease, new_token
 from gnl_django.core.raised import class_path, text_of
 from gnl_django.core.revocation import Revocation
-from gnl_django.errors import ExecutionRevoked, InvalidPayload, RunCanceled, StaleClaim
+from gnl_django.errors import ExecutionRevoked, InvalidPayload, RunBusy, RunCanceled, StaleClaim
 from gnl_django.runs import values
 from gnl_django.runs.entry import Entry
 from gnl_django.runs.journal import acts, journal_for
@@ -64,6 +64,9 @@ class _Hearts:
 
 _hearts = _Hearts()
 
+#: (claim or holder, run id) of what runs here: an attempt does not enter a run twice at a time.
+_executing: set[tuple[str, str]] = set()
+
 
 class Standing:
     """One execution of a run that stands alone."""
@@ -83,9 +86,13 @@ class Standing:
         self._strict = strict
         self._text = text
         self._journal = journal_for(using)
-        right = None if owner is None else owner.right
+        # A handler's claim in another database gives no right in this one.
+        right = None if owner is None or owner.using != using else owner.right
         holder = f"proc:{socket.gethostname()}/{os.getpid()}/{new_token()[:8]}"
-        self._lock = Lock(new_token(), holder if owner is None else owner.holder, LOCK_TTL)
+        if owner is not None and right is not None:
+            holder = owner.holder
+        self._lock = Lock(new_token(), holder, LOCK_TTL)
+        self._key = (holder if right is None else right.token, run_id)
         self._lease: Lease | None = None
         self._held = False
         outer = signal or (owner.signal if owner is not None else None)
@@ -113,9 +120,12 @@ class Standing:
     def enter(self) -> Entry:
         """Take the lock and enter; RunBusy, RunCanceled, RunInputMismatch."""
         sent_at = monotonic()
+        if self._key in _executing:  # else it would take its own lock over
+            raise RunBusy(self.entry.run_id, retry_in=LOCK_TTL)
         row = self.entry.enter(strict=self._strict, text=self._text, lock=self._lock)
         if self.entry.complete:
             return self.entry
+        _executing.add(self._key)
         self._lease = Lease(row.pk, self._lock.token, good_at=sent_at)
         self._lease.signal = self.entry.signal
         self.entry.rights = (*self.entry.rights, lock_right(row.pk, self._lock.token))
@@ -161,7 +171,7 @@ class Standing:
             "timeout",
         }
         try:
-            if stopped and not isinstance(error, RunCanceled):
+            if stopped:
                 self._leave(self._unlock)
             else:
                 self._leave(partial(self._fail, error))
@@ -194,6 +204,7 @@ class Standing:
         """End the renewal, then write: a renewal must never revive what was given back (R5)."""
         lease = self._lease
         assert lease is not None  # noqa: S101 - entered
+        _executing.discard(self._key)
         if self._held:
             self._held = False
             _hearts.drop(self._using, lease)

@@ -111,15 +111,15 @@ class Interpreter:
         """Enter; return the values. Raises Refused, Fell, Crash."""
         self.left, self.ordinal, self.uses = crash_at, 0, Counter[str]()
         begin, end = (self._claim, self._settle) if self.owned else (self._lock, self._leave)
-        begin()
+        begin(given)
         if self.state == "completed":
             return self.result
-        self.state, self.entries = "running", self.entries + 1
-        self.number = self.attempt if self.owned else self.entries
-        self.input = given if self.input is None else self.input
         try:
-            if self.strict and given not in {None, self.input}:
+            if self.other_input(given):
                 raise Refused("RunInputMismatch")  # noqa: TRY301 - one way out for all
+            self.state, self.entries = "running", self.entries + 1
+            self.number = self.attempt if self.owned else self.entries
+            self.input = given if self.input is None else self.input
             values = walk(program, self.do, [])
         except (Refused, Fell) as error:
             end(error, None)
@@ -132,6 +132,10 @@ class Interpreter:
         """Whether another entry changes nothing."""
         final = {"completed", "canceled"}
         return self.job in {*final, "dead"} if self.owned else self.state in final
+
+    def other_input(self, given: int | None) -> bool:
+        """Whether a strict run was begun with another input."""
+        return self.strict and self.input is not None and given not in {None, self.input}
 
     def moment(self) -> None:
         """Pass a moment at which a process may die."""
@@ -225,9 +229,11 @@ class Interpreter:
 
     # a run that stands alone (R1, R2, R7, R24)
 
-    def _lock(self) -> None:
+    def _lock(self, given: int | None) -> None:
         if self.state == "canceled":
             raise Refused("RunCanceled")
+        if self.other_input(given) and (self.until > self.now or not self.flagged):
+            raise Refused("RunInputMismatch")
         if self.state == "completed":
             return
         if self.until > self.now:
@@ -238,9 +244,6 @@ class Interpreter:
         self.until = self.now + LEASE
 
     def _leave(self, error: Exception | None, values: Any) -> None:
-        if str(error) == "RunInputMismatch":  # nothing was begun
-            self.until = 0
-            return
         self.moment()  # run.final
         self.until = 0
         self.state = "failed" if error is not None else "completed"
@@ -248,7 +251,7 @@ class Interpreter:
 
     # the run of a job (R7, R8; queue.md R32, R35, R43)
 
-    def _claim(self) -> None:
+    def _claim(self, given: int | None) -> None:
         self.reap()
         if self.job != "ready":
             raise Refused("nothing")

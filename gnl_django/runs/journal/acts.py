@@ -57,10 +57,12 @@ def leave(
 
 
 def unlock(journal: SqlJournal, run_pk: int, token: str) -> None:
-    """Give a run's lock back and leave the run as it is: it was stopped, it did not fail (R5)."""
+    """Give a run's lock back: it was stopped, it did not fail (R5); canceled when it is to be."""
     text = (
         "UPDATE gnl_django_run SET lock_token=NULL, lock_holder=NULL, lock_expires_at=NULL, "
-        "updated_at={now} WHERE id = %(run)s AND lock_token = %(token)s"
+        "finished_at = CASE WHEN cancel_requested_at IS NULL THEN finished_at ELSE {now} END, "
+        "state = CASE WHEN cancel_requested_at IS NULL THEN state ELSE 'canceled' END, "
+        "updated_at={now} WHERE id = %(run)s AND lock_token = %(token)s AND state = 'running'"
     )
     journal.own(lambda: journal.change(text, {"run": run_pk, "token": token}))
 

@@ -61,6 +61,11 @@ class RunRow:
     busy_for: float = 0.0
 
 
+def has_other_input(row: RunRow, run: NewRun) -> bool:
+    """Tell whether a strict run was begun with another input than this entry gives (R6)."""
+    return row.strict and bool(run.input_hash) and row.input_hash not in {None, run.input_hash}
+
+
 @dataclass(frozen=True, slots=True)
 class Recorded:
     """A step as the journal has it. `age` is that of its claim, in seconds."""
@@ -119,7 +124,7 @@ class Journal(Statements, ABC):
         """Enter a run in one transaction, with its row made if there is none (R1).
 
         Takes `lock` when it is free or has our holder's name. None: a right is lost. A row that
-        was not entered says why: its state, or `busy_for`.
+        was not entered says why: its state, another input, or `busy_for`.
         """
 
     @abstractmethod

@@ -43,14 +43,18 @@ ON CONFLICT (run_id) DO UPDATE SET
   state = CASE WHEN r.cancel_requested_at IS NULL THEN 'running' ELSE 'canceled' END,
   finished_at = CASE WHEN r.cancel_requested_at IS NOT NULL THEN {{now}} END,
   entries = r.entries + CASE WHEN r.cancel_requested_at IS NULL THEN 1 ELSE 0 END,
-  input = CASE WHEN r.input_hash IS NULL THEN excluded.input ELSE r.input END,
-  input_hash = coalesce(r.input_hash, excluded.input_hash),
+  input = CASE WHEN r.input_hash IS NULL AND r.cancel_requested_at IS NULL
+    THEN excluded.input ELSE r.input END,
+  input_hash = CASE WHEN r.input_hash IS NULL AND r.cancel_requested_at IS NULL
+    THEN excluded.input_hash ELSE r.input_hash END,
   lock_token = CASE WHEN r.cancel_requested_at IS NULL THEN excluded.lock_token END,
   lock_holder = CASE WHEN r.cancel_requested_at IS NULL THEN excluded.lock_holder END,
   lock_expires_at = CASE WHEN r.cancel_requested_at IS NULL THEN excluded.lock_expires_at END,
   error_class = '', error = '', updated_at = {{now}}
 WHERE r.state IN ('running', 'failed') AND (r.lock_token IS NULL
   OR r.lock_expires_at <= {{now}} OR r.lock_holder = excluded.lock_holder)
+  AND (r.cancel_requested_at IS NOT NULL OR NOT r.strict OR excluded.input_hash IS NULL
+    OR coalesce(r.input_hash, excluded.input_hash) = excluded.input_hash)
 RETURNING {columns})
 SELECT (SELECT cancel FROM held), entered.* FROM (VALUES (1)) one(x) LEFT JOIN entered ON true
 """

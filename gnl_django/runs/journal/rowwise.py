@@ -5,7 +5,15 @@ from dataclasses import replace
 from typing import Any
 
 from gnl_django.core.fields import to_database
-from gnl_django.runs.journal.base import LOST, Lock, NewRun, NewStep, RunRow, Written
+from gnl_django.runs.journal.base import (
+    LOST,
+    Lock,
+    NewRun,
+    NewStep,
+    RunRow,
+    Written,
+    has_other_input,
+)
 from gnl_django.runs.journal.shared import RUN_COLUMNS, SqlJournal, hit, run_row
 from gnl_django.runs.rights import Right
 
@@ -106,6 +114,8 @@ class RowwiseJournal(SqlJournal):
                 return row
             if lock is not None and holder not in {None, lock.holder} and expired_for < 0:
                 return replace(row, busy_for=-expired_for)
+            if has_other_input(row, run) and not cancel:
+                return row
             return self._enter(row, run, lock, cancel=cancel)
 
         return self.own(work)

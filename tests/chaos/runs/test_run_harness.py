@@ -179,6 +179,16 @@ def test_an_input_that_is_not_frozen(
 
         monkeypatch.setattr(Entry, "give_input", take)
     for given in (1, 2):
+        enter(Part(name="a", fall="before"), input={"n": given}, strict=False)
+    judge(recorder, planted, "R6")
+
+
+def test_two_inputs_that_are_taken_for_one(
+    planted: bool, recorder: RunRecorder, monkeypatch: Patch
+) -> None:
+    if planted:
+        monkeypatch.setattr(steps.values, "digest", lambda text: "the same for all")
+    for given in (1, 2):
         enter(Part(name="a", fall="before"), input={"n": given})
     judge(recorder, planted, "R6")
 
