@@ -21,6 +21,7 @@ from gnl_django import (
     RunBusy,
     RunContext,
     StaleClaim,
+    cancel_job,
     enqueue,
     get_run,
     run_durable,
@@ -272,6 +273,42 @@ def test_a_run_held_by_a_stranger_defers_the_job(
     frozen.advance(timedelta(seconds=17))
     assert worker.run_once() == 1
     assert (state_of(job_id), job_of(job_id).attempt) == ("succeeded", 1)
+
+
+@pytest.mark.row("runs", "D42")
+def test_a_handler_that_enters_a_run_twice_at_a_time_does_not_take_its_own_lock_over(
+    declare: Declare, make_worker: MakeWorker
+) -> None:
+    told: list[str] = []
+
+    def outer(run: RunContext) -> str:
+        try:
+            run_durable(RUN, lambda run: "inner")
+        except RunBusy as busy:
+            told.append(busy.run_id)
+        return str(run.step("s", lambda: "outer"))
+
+    job_id = declare("t.twice", lambda payload, ctx: run_durable(RUN, outer)).enqueue()
+    make_worker().run_once()
+    assert (told, state_of(job_id), job_of(job_id).result) == ([RUN], "succeeded", "outer")
+
+
+@pytest.mark.row("runs", "D60")
+def test_a_run_that_stands_alone_is_stopped_by_its_handlers_cancel_and_can_go_on(
+    declare: Declare, make_worker: MakeWorker
+) -> None:
+    def stopped(run: RunContext, ctx: JobContext) -> None:
+        cancel_job(ctx.job_id, "enough")
+        run.step("first", lambda: 1)
+        run.step("never", lambda: 2)
+
+    job_id = declare("t.stop", lambda payload, ctx: run_durable(RUN, stopped, ctx)).enqueue()
+    make_worker().run_once()
+    run = run_row()
+    assert (state_of(job_id), run.state, run.error, run.lock_token) == (
+        *("canceled", "running", "", None),
+    )
+    assert run_durable(RUN, lambda run: run.step("first", lambda: "again")) == 1
 
 
 @pytest.mark.row("runs", "D44", "D88")

@@ -30,6 +30,7 @@ from gnl_django import (
     run_durable,
 )
 from gnl_django.core import clock
+from gnl_django.core.db import now
 from gnl_django.core.revocation import Revocation
 from gnl_django.models import Job, Run
 from gnl_django.queue.options import dedup
@@ -98,6 +99,34 @@ def test_another_input_of_a_strict_run_is_an_error_and_nothing_is_executed() -> 
     assert (body.count, steps_of(), run_row().input) == (0, [], {"a": 1})
     assert (run_row().lock_token, standing._hearts._beating) == (None, {})
     assert run_durable(RUN, lambda run: run.input) == {"a": 1}
+
+
+@pytest.mark.row("runs", "D54")
+def test_another_input_leaves_a_run_as_it_was_whatever_its_state() -> None:
+    begun({"a": 1})
+    before = run_row()
+    with pytest.raises(RunInputMismatch):
+        run_durable(RUN, Body(), input={"a": 2})
+    assert (before.state, before.error_class) == ("failed", "builtins.OSError")
+    assert vars_of(run_row()) == vars_of(before)
+    assert run_durable(RUN, lambda run: "done", input={"a": 1}) == "done"
+    with pytest.raises(RunInputMismatch):  # completed: the result belongs to the first input
+        run_durable(RUN, Body(), input={"a": 2})
+    assert run_durable(RUN, Body(), input={"a": 1}) == "done"
+
+
+def vars_of(run: Run) -> dict[str, Any]:
+    return {name: value for name, value in vars(run).items() if not name.startswith("_")}
+
+
+@pytest.mark.row("runs", "D54", "D59")
+def test_a_canceled_entry_freezes_no_input() -> None:
+    begun()
+    Run.objects.update(cancel_requested_at=now("default"))
+    with pytest.raises(RunCanceled):
+        run_durable(RUN, Body(), input=1)
+    run = run_row()
+    assert (run.state, run.input, run.input_hash, run.entries) == ("canceled", None, None, 1)
 
 
 @pytest.mark.row("runs", "D54")
