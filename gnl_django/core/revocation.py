@@ -64,6 +64,12 @@ class Revocation:
                 return
         _call(callback)
 
+    def forget(self, callback: Callable[[], object]) -> None:
+        """Take back an `on_revoke`: what was to be told has ended."""
+        with self._lock:
+            if self._callbacks is not None and callback in self._callbacks:
+                self._callbacks.remove(callback)
+
     def revoke(self, why: Why) -> bool:
         """Revoke; return whether this call was the first. Not for handlers."""
         with self._lock:

@@ -95,7 +95,7 @@ class Standing:
         self._key = (holder if right is None else right.token, run_id)
         self._lease: Lease | None = None
         self._held = False
-        outer = signal or (owner.signal if owner is not None else None)
+        self._outer = signal or (owner.signal if owner is not None else None)
         self.entry = Entry(
             run_id,
             self._journal,
@@ -103,9 +103,15 @@ class Standing:
             signal=Revocation(),
             org=org or (owner.org if owner is not None else ""),
         )
-        if outer is not None:
-            # The lock's own loss must not stop the handler, but the handler's stop stops the run.
-            outer.on_revoke(lambda: self.entry.signal.revoke(outer.why or "canceled"))
+
+    def _stop(self) -> None:
+        """Stop with the handler; the loss of our own lock, in turn, does not stop that."""
+        if self._outer is not None:
+            self.entry.signal.revoke(self._outer.why or "canceled")
+
+    def _unlink(self) -> None:
+        if self._outer is not None:
+            self._outer.forget(self._stop)
 
     @property
     def has_result(self) -> bool:
@@ -119,6 +125,18 @@ class Standing:
 
     def enter(self) -> Entry:
         """Take the lock and enter; RunBusy, RunCanceled, RunInputMismatch."""
+        if self._outer is not None:
+            self._outer.on_revoke(self._stop)
+        try:
+            entry = self._enter()
+        except BaseException:
+            self._unlink()
+            raise
+        if self.has_result:
+            self._unlink()
+        return entry
+
+    def _enter(self) -> Entry:
         sent_at = monotonic()
         if self._key in _executing:  # else it would take its own lock over
             raise RunBusy(self.entry.run_id, retry_in=LOCK_TTL)
@@ -150,6 +168,7 @@ class Standing:
             text, note = None, f"result not stored: {type(error).__name__}"[:NOTE_MAX]
         value = value if text is None else values.decode(text)
         if self.entry.complete:
+            self._unlink()
             return value
         state = self._leave(
             lambda token, pk: acts.leave(
@@ -165,6 +184,7 @@ class Standing:
     def failed(self, error: BaseException) -> None:
         """Write what the function's exception means for the run. Raises nothing."""
         if self.entry.complete:
+            self._unlink()
             return
         stopped = isinstance(error, (ExecutionRevoked, StaleClaim)) or self.entry.signal.why in {
             "lease-lost",
@@ -205,6 +225,7 @@ class Standing:
         lease = self._lease
         assert lease is not None  # noqa: S101 - entered
         _executing.discard(self._key)
+        self._unlink()
         if self._held:
             self._held = False
             _hearts.drop(self._using, lease)

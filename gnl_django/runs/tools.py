@@ -51,6 +51,9 @@ class Tool:
         if name is None:
             name = getattr(function, "__name__", "")
         self.function = function
+        for parameter in self._parameters.values():
+            if parameter.kind is parameter.POSITIONAL_ONLY:
+                raise TypeError(f"a model gives names, but {parameter.name!r} is positional-only")
         self.name = values.check_step_name(values.check_text("tool name", name, NAME_MAX))
         self.mode = mode
         effect = mode == "side_effect"

@@ -79,3 +79,21 @@ def test_a_callback_may_ask_the_signal() -> None:
     signal.on_revoke(lambda: seen.append((signal.why, signal.wait(0))))
     signal.revoke("lease-lost")
     assert seen == [("lease-lost", True)]
+
+
+def test_a_callback_that_was_taken_back_is_not_called() -> None:
+    signal, told = Revocation(), []
+
+    def kept() -> None:
+        told.append("kept")
+
+    def taken_back() -> None:
+        told.append("taken back")
+
+    signal.forget(taken_back)  # nothing is there yet
+    signal.on_revoke(taken_back)
+    signal.on_revoke(kept)
+    signal.forget(taken_back)
+    signal.revoke("canceled")
+    signal.forget(kept)
+    assert told == ["kept"]

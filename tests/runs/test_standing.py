@@ -8,6 +8,7 @@ from django.db import OperationalError
 
 from gnl_django import RunContext, run_durable
 from gnl_django.core.leases import Lease
+from gnl_django.core.revocation import Revocation
 from gnl_django.runs import standing
 from gnl_django.runs.journal import acts
 from gnl_django.runs.standing import Standing
@@ -108,3 +109,12 @@ def test_hearts_are_counted() -> None:
     hearts.drop("default", leases[1])
     assert hearts._beating == {}
     wait_until(lambda: not [t for t in threading.enumerate() if t.name.startswith("gnl-runs")], 30)
+
+
+def test_runs_that_are_over_leave_nothing_on_the_signal_that_could_stop_them() -> None:
+    signal = Revocation()
+    run_durable(RUN, Body(1), signal=signal)
+    run_durable(RUN, Body(2), signal=signal)  # completed: its result is given
+    with pytest.raises(OSError, match="no"):
+        run_durable("other", Body(OSError("no")), signal=signal)
+    assert not signal._callbacks

@@ -108,3 +108,11 @@ def test_a_mapping_gives_names_and_keeps_promises() -> None:
     assert box["raw"].how["claim_ttl"] == 30
     assert toolbox(iter([made]))["add"] is made
     assert toolbox({}) == toolbox([]) == {}
+
+
+def test_a_parameter_without_a_name_to_pass_it_by_is_refused_at_once() -> None:
+    def half(value: int, /) -> float:
+        return value / 2
+
+    with pytest.raises(TypeError, match="'value' is positional-only"):
+        tool(half)
