@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from pydantic_ai import Agent, ModelRetry
 from pydantic_ai.agent import AgentRunResult
+from pydantic_ai.exceptions import UserError
 from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, ModelResponse
 from pydantic_ai.models import Model, ModelRequestParameters, infer_model
 from pydantic_ai.models.wrapper import WrapperModel
@@ -42,7 +43,7 @@ async def run_agent(
 
     Model requests are plain steps named `model`, tool calls steps named `tool:<name>`, one after
     another. What a tool returns must be JSON; `ModelRetry` is recorded as the answer it is.
-    Streaming is refused with NotImplementedError: a stream cannot be recorded before it is used.
+    Streaming is refused (pydantic-ai's UserError): a stream cannot be recorded before it is used.
     Returns what `Agent.run` returns. Raises TypeError without a model, and what `run.step` raises.
     """
     if agent.model is None and "model" not in options:
@@ -81,8 +82,9 @@ class _DurableModel(WrapperModel):
 
     def request_stream(self, *args: Any, **kwargs: Any) -> Any:
         """Refuse."""
-        raise NotImplementedError(
-            "a durable agent does not stream: an answer is recorded before it is used"
+        raise UserError(
+            "a durable agent does not stream, because an answer is recorded before it is used: "
+            "run it without an event_stream_handler, or outside of the durable run"
         )
 
 

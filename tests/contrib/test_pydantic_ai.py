@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from asgiref.sync import async_to_sync
 from pydantic_ai import Agent, ModelRetry
+from pydantic_ai.exceptions import UserError
 from pydantic_ai.messages import (
     ModelMessage,
     ModelRequest,
@@ -153,7 +154,7 @@ def test_wrong_use_says_what_is_wrong() -> None:
         agent = Agent(TestModel())
         await run_agent(run, agent, "x", event_stream_handler=_swallow)
 
-    with pytest.raises(NotImplementedError, match="does not stream"):
+    with pytest.raises(UserError, match="does not stream"):
         durable("t-4", stream)
 
 
