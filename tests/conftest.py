@@ -9,7 +9,9 @@ from django.db import connection
 from django.test import TransactionTestCase
 
 from tests.database import with_database
+from tests.pgbouncer import PrivatePgBouncer, missing
 from tests.procs import Spawner
+from tests.run import in_ci
 from tests.tables import empty_tables
 
 NEEDS = {"postgres": "postgresql", "mysql": "mysql", "sqlite": "sqlite"}
@@ -87,3 +89,18 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
     yield exporter
     provider.shutdown()
+
+
+@pytest.fixture
+def pooler(transactional_db: None) -> Iterator[PrivatePgBouncer]:
+    """Put a PgBouncer before this run's server; in CI it must be there."""
+    import os
+
+    without = missing()
+    if without and not in_ci():
+        pytest.skip(f"NOT TESTED BEHIND PgBouncer: {without}")
+    assert not without, without
+    if "GNL_TEST_POOLED" in os.environ:
+        pytest.skip("this run is behind one already")
+    with PrivatePgBouncer(int(connection.settings_dict["PORT"])) as pooler:
+        yield pooler

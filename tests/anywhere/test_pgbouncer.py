@@ -1,8 +1,6 @@
 """PgBouncer in transaction mode: nothing of ours counts on a session (R51; long: tests/chaos)."""
 
 import logging
-import os
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,8 +9,7 @@ from django.db import connection, connections
 from gnl_django.core import db, listener
 from gnl_django.core.listener import Listener
 from tests.anywhere.conftest import Travel
-from tests.pgbouncer import PrivatePgBouncer, missing
-from tests.run import in_ci
+from tests.pgbouncer import PrivatePgBouncer
 from tests.support import wait_until
 
 pytestmark = [
@@ -20,19 +17,6 @@ pytestmark = [
     pytest.mark.postgres("PgBouncer is for PostgreSQL"),
     pytest.mark.row("queue", "C145"),
 ]
-
-
-@pytest.fixture
-def pooler() -> Iterator[PrivatePgBouncer]:
-    """Put a PgBouncer before this run's server; in CI it must be there."""
-    without = missing()
-    if without and not in_ci():
-        pytest.skip(f"NOT TESTED BEHIND PgBouncer: {without}")
-    assert not without, without
-    if "GNL_TEST_POOLED" in os.environ:
-        pytest.skip("this run is behind one already")
-    with PrivatePgBouncer(int(connection.settings_dict["PORT"])) as pooler:
-        yield pooler
 
 
 def changes(pooler: PrivatePgBouncer) -> dict[str, Any]:

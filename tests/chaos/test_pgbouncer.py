@@ -7,18 +7,15 @@ off there, and those that reach for a session of their own on purpose.
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from django.db import connection
 
 from tests.chaos.conftest import Run
 from tests.chaos.test_nemesis import SECONDS, play
 from tests.history import Recorder
-from tests.pgbouncer import PrivatePgBouncer, missing
+from tests.pgbouncer import PrivatePgBouncer
 from tests.procs import ROOT
-from tests.run import in_ci
 
 pytestmark = [
     pytest.mark.chaos,
@@ -36,17 +33,6 @@ LEFT_OUT = {
     "tests/management/test_gnl_worker.py::test_a_database_without_our_tables_is_refused_with_a"
     "_message": "drops a database to which the pooler is still connected",
 }
-
-
-@pytest.fixture
-def pooler() -> Iterator[PrivatePgBouncer]:
-    """Put a PgBouncer before this run's server; in CI it must be there."""
-    without = missing()
-    if without and not in_ci():
-        pytest.skip(f"NOT TESTED BEHIND PgBouncer: {without}")
-    assert not without, without
-    with PrivatePgBouncer(int(connection.settings_dict["PORT"])) as pooler:
-        yield pooler
 
 
 @pytest.mark.timeout(1200)
