@@ -44,7 +44,8 @@ CANCEL = (
     "WHERE id = %s AND state IN ('scheduled', 'ready', 'running')"
 )
 RETRY = (
-    "UPDATE gnl_django_job SET state='ready', attempt=0, revivals=revivals+1, run_at={now}, "
+    "UPDATE gnl_django_job <by key> SET state='ready', attempt=0, revivals=revivals+1, "
+    "run_at={now}, "
     "finished_at=NULL, cancel_requested_at=NULL, cancel_reason='', result=NULL, note='', "
     "error_class='', error='', error_key=NULL, progress=NULL "
     "WHERE state IN ('dead', 'canceled') AND id "
@@ -241,13 +242,14 @@ class RowwiseStore(RowwiseSettling):
 
         def work() -> list[int]:
             found = self.rows(
-                f"SELECT id, run_id FROM gnl_django_job WHERE id IN {marks(ids)} "
+                f"SELECT id, run_id FROM gnl_django_job {self.BY_KEY} WHERE id IN {marks(ids)} "
                 f"AND state IN ('dead', 'canceled') ORDER BY id{lock}",
                 ids,
             )
             chosen = [row[0] for row in found]
             if chosen:
-                self.change(f"{RETRY}IN {marks(chosen)}", chosen)
+                text = RETRY.replace("<by key>", self.BY_KEY)
+                self.change(f"{text}IN {marks(chosen)}", chosen)
                 revive(journal_for(self.using), [run_of(*row) for row in found])
             return chosen
 

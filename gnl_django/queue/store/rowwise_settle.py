@@ -199,7 +199,7 @@ class RowwiseSettling(Store):
             if mine:
                 ids = [pair[0] for pair in mine]
                 self.change(
-                    f"UPDATE gnl_django_job SET lease_expires_at={self.AFTER} "
+                    f"UPDATE gnl_django_job {self.BY_KEY} SET lease_expires_at={self.AFTER} "
                     f"WHERE id IN {marks(ids)} AND state='running'",
                     [self.duration(ttl), *ids],
                 )

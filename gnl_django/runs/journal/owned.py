@@ -27,7 +27,7 @@ def follow(journal: SqlJournal, states: Mapping[str, str]) -> None:
         run_ids = sorted(run_id for run_id, now in states.items() if now == owner_state)
         _change_all(
             journal,
-            f"UPDATE gnl_django_run SET state='{state}', {_ENDED} "
+            f"UPDATE gnl_django_run<by> SET state='{state}', {_ENDED} "
             "WHERE run_id IN <ids> AND state IN ('running', 'failed')",
             run_ids,
         )
@@ -37,7 +37,7 @@ def revive(journal: SqlJournal, run_ids: Sequence[str]) -> None:
     """Let the runs of revived owners go on where they stopped."""
     _change_all(
         journal,
-        f"UPDATE gnl_django_run SET {_REVIVED} "
+        f"UPDATE gnl_django_run<by> SET {_REVIVED} "
         "WHERE run_id IN <ids> AND state IN ('failed', 'canceled')",
         sorted(run_ids),
     )
@@ -47,7 +47,8 @@ def _change_all(journal: SqlJournal, text: str, run_ids: Sequence[str]) -> None:
     if run_ids:
         names = {f"id{at}": run_id for at, run_id in enumerate(run_ids)}
         listed = ", ".join(f"%({name})s" for name in names)
-        journal.change(text.replace("<ids>", f"({listed})"), names)
+        by = journal.words.by.format("gnl_run_run_id")
+        journal.change(text.replace("<by>", by).replace("<ids>", f"({listed})"), names)
 
 
 def following(source: str) -> str:

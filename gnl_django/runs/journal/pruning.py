@@ -15,6 +15,9 @@ BATCH = 100
 MARKS = 1_000
 STATES = ("completed", "failed", "canceled")
 
+#: What goes with a run, by which index: its steps first.
+_TABLES = (("gnl_django_step", "gnl_step_key", "run_id"), ("gnl_django_run", "PRIMARY", "id"))
+
 #: (finished_at, id) of the last run that was looked at.
 Place = tuple[datetime, int]
 
@@ -50,8 +53,9 @@ def delete(journal: SqlJournal, pks: Sequence[int], cutoff: datetime) -> int:
             )
         ]
         if chosen:
-            for table, column in (("gnl_django_step", "run_id"), ("gnl_django_run", "id")):
-                journal.change(f"DELETE FROM {table} WHERE {column} IN {_marks(chosen)}", chosen)
+            for table, index, column in _TABLES:
+                text = journal.words.delete.format(table, index)
+                journal.change(f"{text} WHERE {column} IN {_marks(chosen)}", chosen)
         return len(chosen)
 
     return journal.own(work) if pks else 0
@@ -66,7 +70,8 @@ def delete_marks(journal: SqlJournal, cutoff: datetime) -> int:
     found = journal.rows(text, [to_database(cutoff, journal.connection.vendor)])
     keys = sorted(row[0] for row in found)
     if keys:
-        text = f"DELETE FROM gnl_django_mark WHERE {journal.KEY} IN {_marks(keys)}"
+        text = journal.words.delete.format("gnl_django_mark", "PRIMARY")
+        text = f"{text} WHERE {journal.KEY} IN {_marks(keys)}"
         journal.own(lambda: journal.change(text, keys))
     return len(keys)
 

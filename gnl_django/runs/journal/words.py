@@ -11,6 +11,8 @@ class Words:
     `after`: `{now}` plus a parameter that `duration` makes of seconds, written `{0}`.
     `age`: seconds since the column `{0}`. `share`, `update`: locks of a SELECT.
     `insert`, `unless_present`: begin and end of an INSERT that leaves a present row as it is.
+    `by`: hint of the index `{0}`, where a small table would else be read as a whole, and locked
+    rows of others be waited for; `delete`: a DELETE from `{0}` by index `{1}`.
     """
 
     after: str
@@ -21,6 +23,8 @@ class Words:
     skip: str
     insert: str
     unless_present: str
+    by: str = ""
+    delete: str = "DELETE FROM {0}"
 
 
 WORDS = {
@@ -44,6 +48,8 @@ WORDS = {
         skip=" FOR UPDATE SKIP LOCKED",
         insert="INSERT IGNORE",
         unless_present="",
+        by=" FORCE INDEX ({0})",
+        delete="DELETE t FROM {0} t FORCE INDEX ({1})",
     ),
     # One writer: BEGIN IMMEDIATE is the lock. julianday() would be 40 us out, and strftime rounds
     # to milliseconds: whole seconds and the rest are reckoned apart.
